@@ -9,15 +9,19 @@ import hashlib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.errors import UsageError
 from keystone_action.spec.globs import text_pattern
+from keystone_action.spec.loading.diagnostics import nearest
 from keystone_action.spec.loading.loader import LoadedSpec
 from keystone_action.spec.models.agents import AgentBase
 from keystone_action.spec.scenarios import Scenario
+
+_NAMED = 5
+"""Cells that a sentence names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,43 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FailedCells:
+    """The cells of an earlier run that did not pass, which `--failed` chooses. failed, passed: ids. unfinished: there
+    are results of fewer cells than that run was to have; chosen (`Selection.chosen`), shard and digest (`Plan.digest`,
+    of all shards together) say which those were."""
+
+    run_id: str
+    failed: tuple[str, ...]
+    passed: frozenset[str]
+    unfinished: bool
+    chosen: tuple[str, ...]
+    shard: tuple[int, int]
+    digest: str
+
+    def of(self, cells: Sequence[Cell]) -> list[str]:
+        """The ids that are to run again. cells: all those of this call's specs, in order."""
+        if not self.unfinished:
+            return list(self.failed)
+        tags = [word.removeprefix("tag ") for word in self.chosen if word.startswith("tag ")]
+        filters = [word.removeprefix("filter ") for word in self.chosen if word.startswith("filter ")]
+        earlier = Selection(params={}, tags=tuple(tags), filter=filters[0] if filters else None)
+        ids = [cell.id for cell in cells if _is_chosen(cell, earlier)]
+        if digest_of(ids) == self.digest:
+            ids = ids[self.shard[0] - 1 :: self.shard[1]]
+        return [*self.failed, *(name for name in ids if name not in self.passed and name not in self.failed)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What of the specs is wanted. filter: a glob on spec, scenario or cell ids. shard: (index from 1, count)."""
+    """What of the specs is wanted. filter: a glob on spec, scenario or cell ids. shard: (index from 1, count). failed:
+    only cells that did not pass in an earlier run."""
 
     params: Mapping[str, str]
     tags: tuple[str, ...] = ()
     filter: str | None = None
     shard: tuple[int, int] | None = None
     replicas: int | None = None
+    failed: FailedCells | None = None
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -58,18 +91,20 @@ class Selection:
         Empty when nothing does."""
         found = [f"tag {tag}" for tag in sorted(set(self.tags))]
         found += [f"filter {self.filter}"] if self.filter else []
+        found += [f"failed {self.failed.run_id}"] if self.failed else []
         return (*found, *(f"param {name}={value}" for name, value in sorted(self.params.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The cells of this run. total: how many there are over all shards. digest: of the ids of all those. specs: id →
-    sha256 of each spec that has some of them."""
+    sha256 of each spec that has some of them. notices: what people should know of the choice."""
 
     cells: tuple[Cell, ...]
     total: int
     digest: str
     specs: Mapping[str, str]
+    notices: tuple[str, ...] = ()
 
 
 def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
@@ -80,16 +115,48 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
     """
     _unique_ids(specs)
     _used_params(specs, selection.params)
-    cells = [cell for loaded in specs for cell in _cells(loaded, selection)]
+    everything = [cell for loaded in specs for cell in _cells(loaded, selection)]
+    cells = [cell for cell in everything if _is_chosen(cell, selection)]
     if not cells:
-        raise UsageError("nothing to run: no cell is left", help=_nothing_left(selection))
+        raise UsageError("nothing to run: no cell is left", help=_nothing_left(everything, selection))
+    notices: list[str] = []
+    if selection.failed is not None:
+        cells, notices = _failed_of(cells, everything, selection.failed)
     index, shards = selection.shard or (1, 1)
     return Plan(
         cells=tuple(cells[index - 1 :: shards]),
         total=len(cells),
         digest=digest_of(cell.id for cell in cells),
         specs={cell.loaded.spec.id: cell.loaded.sha256 for cell in cells},
+        notices=tuple(notices),
     )
+
+
+def _failed_of(cells: Sequence[Cell], everything: Sequence[Cell], failed: FailedCells) -> tuple[list[Cell], list[str]]:
+    """Those of the cells that did not pass in the earlier run, and the sentences on what is left out."""
+    known = {cell.id for cell in everything}
+    wanted = failed.of(everything)
+    gone = [name for name in wanted if name not in known]
+    chosen = set(wanted)
+    found = [cell for cell in cells if cell.id in chosen]
+    missing = f"{', '.join(gone[:_NAMED])}{f' and {len(gone) - _NAMED} more' if len(gone) > _NAMED else ''}"
+    lacking = f"the specs of this call do not have {missing}{_advice(gone, known, failed)}"
+    if not found:
+        raise UsageError(
+            f"nothing to run: no cell that did not pass in the run {failed.run_id} is left",
+            help=lacking if gone else "--filter, --tag and --param choose among these cells, too",
+        )
+    part = f"{len(found):,} of {len(cells):,} cells, those that did not pass in the run {failed.run_id}"
+    return found, [f"a part of the run: {part}", *([f"not run again: {lacking}"] if gone else [])]
+
+
+def _advice(gone: Sequence[str], known: Collection[str], failed: FailedCells) -> str:
+    """Which options of the earlier run made cells that this call lacks."""
+    params = [f"--{word}" for word in failed.chosen if word.startswith("param ")]
+    if params:
+        return f"; that run had {' '.join(params)}"
+    more = any(first_replica(name) in known for name in gone)
+    return "; that run had more replicas: give --replicas as it did" if more else ""
 
 
 def digest_of(cell_ids: Iterable[str]) -> str:
@@ -108,16 +175,21 @@ def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
     matrix = [_choose(combination, selection.params) for combination in matrix_combinations(loaded, selection.params)]
     cells = []
     for scenario in loaded.scenarios:
-        if selection.tags and not set(selection.tags) & {*spec.tags, *scenario.tags}:
-            continue
         for combination in matrix:
             params = {**scenario.params, **combination}
             for replica in range(replicas):
                 cell_id = make_cell_id(spec.id, scenario.id, params if combination else {}, replica)
-                if _matches(selection.filter, spec.id, scenario.id, cell_id):
-                    seed = spec.determinism.seed if spec.determinism and spec.determinism.seed is not None else None
-                    cells.append(Cell(cell_id, loaded, scenario, params, replica, _seed(cell_id, seed)))
+                seed = spec.determinism.seed if spec.determinism and spec.determinism.seed is not None else None
+                cells.append(Cell(cell_id, loaded, scenario, params, replica, _seed(cell_id, seed)))
     return cells
+
+
+def _is_chosen(cell: Cell, selection: Selection) -> bool:
+    """Whether tags and filter leave it in."""
+    spec = cell.loaded.spec
+    if selection.tags and not set(selection.tags) & {*spec.tags, *cell.scenario.tags}:
+        return False
+    return _matches(selection.filter, spec.id, cell.scenario.id, cell.id)
 
 
 def _choose(combination: Mapping[str, Any], params: Mapping[str, str]) -> dict[str, Any]:
@@ -202,7 +274,9 @@ def _used_params(specs: Sequence[LoadedSpec], params: Mapping[str, str]) -> None
         if not any(name in loaded.parameter_names for loaded in specs):
             known = sorted({n for loaded in specs for n in loaded.parameter_names})
             listed = f"; used are {', '.join(known)}" if known else "; no parameter is used at all"
-            raise UsageError(f"--param {name}: no spec uses a parameter of that name{listed}")
+            near = nearest(name, known)
+            meant = f"; did you mean {near}?" if near else ""
+            raise UsageError(f"--param {name}: no spec uses a parameter of that name{listed}{meant}")
 
 
 def _at_least(loaded: LoadedSpec) -> int:
@@ -214,10 +288,17 @@ def _matches(pattern: str | None, *ids: str) -> bool:
     return pattern is None or any(text_pattern(pattern).match(name) for name in ids)
 
 
-def _nothing_left(selection: Selection) -> str:
+def _nothing_left(everything: Sequence[Cell], selection: Selection) -> str:
     wanted = [f"--tag {tag}" for tag in selection.tags]
-    wanted += [f"--filter {selection.filter}"] if selection.filter else []
-    return f"nothing matches {' '.join(wanted)}" if wanted else "the matrix excludes every combination"
+    wanted += ["--filter " + (selection.filter or "''")] if selection.filter is not None else []
+    if not wanted:
+        return "the matrix excludes every combination"
+    words = [tag for cell in everything for tag in (*cell.loaded.spec.tags, *cell.scenario.tags)]
+    near = [nearest(tag, words) for tag in selection.tags]
+    names = {name: None for cell in everything for name in (cell.loaded.spec.id, cell.scenario.id, cell.id)}
+    near += [nearest(selection.filter, names)] if selection.filter else []
+    meant = " or ".join(f"`{word}`" for word in near if word)
+    return f"nothing matches {' '.join(wanted)}" + (f"; did you mean {meant}?" if meant else "")
 
 
 def make_cell_id(spec_id: str, scenario_id: str, params: Mapping[str, Any], replica: int) -> str:

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 from support.page_examples import PAGES, examples, fits, page
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, passed
-from keystone_action.spec.loading.json_schema import json_schema
-from keystone_action.spec.models.base import AuthorPath, Duration, RegexPattern, StrictModel, WorkspacePath
-from keystone_action.spec.models.shapes import TextOrList, TextOrMapping
+from keystone_action.spec.models.base import AuthorPath, Duration, RegexPattern, Size, StrictModel, Text, WorkspacePath
+from keystone_action.spec.models.shapes import TextOrList, TextOrMapping, text_like
+from keystone_action.spec.reference.json_schema import json_schema
+from keystone_action.spec.reference.words import default_words, type_words
 from tools.check_pages import BEGIN, END, check_types, described, index, pages, rewritten
-from tools.type_words import default_words, type_words
 
 TYPES = check_types()
 
@@ -58,13 +58,19 @@ def test_editors_are_told_what_each_field_means(name: str) -> None:
 
 
 class Base(StrictModel):
-    size: int = Field(default=1, description="How large.")
+    size: int = Field(default=1, description="How large.", examples=[2])
 
 
 class Part(Base):
     """A part."""
 
-    at: Annotated[str, WorkspacePath(glob=True)] = Field(description="Where | it is.")
+    at: Annotated[str, WorkspacePath(glob=True)]
+    """Where | it
+    is.
+
+    Example: `a|b`
+    Example: `c`
+    """
 
 
 class Made(Check):
@@ -77,8 +83,12 @@ class Made(Check):
     type_name: ClassVar[str] = "made"
     aliases: ClassVar[tuple[str, ...]] = ("built",)
 
-    parts: list[TextOrMapping[Annotated[str, AuthorPath("file")], Part]] = Field(description="The parts.")
-    runs_in: Literal["host", "sandbox"] = Field(default="host", description="Where.")
+    parts: list[TextOrMapping[Annotated[str, AuthorPath("file")], Part]]
+    """The parts.
+
+    Example: `[x]`
+    """
+    runs_in: Literal["host", "sandbox"] = Field(default="host", description="Where.", examples=["host"])
 
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
@@ -91,6 +101,7 @@ class Made(Check):
 
 class Untold(Made):
     told: str
+    """Without an example."""
 
 
 def test_a_page_is_made_of_docstring_fields_and_class_variables() -> None:
@@ -98,22 +109,31 @@ def test_a_page_is_made_of_docstring_fields_and_class_variables() -> None:
     assert text.startswith(
         "# `made`\n\nDoes something. And more.\n\nA second paragraph.\n\nAlso called `built`. `old` "
     )
-    assert "| `parts` | list of paths, relative to the spec; or mappings (keys below) | required | The parts. |" in text
+    assert (
+        '| <a id="parts"></a>`parts` | list of paths, relative to the spec; or mappings (keys below) | required | '
+        "The parts. Example: `parts: [x]` |" in text
+    )
     assert "### Keys of `parts[]`\n\nA part.\n\n" in text
-    assert "| `at` | path or glob in the workspace | required | Where \\| it is. |\n| `size` | whole number |" in text
-    assert "| `runs_in` | `host` or `sandbox` | `host` | Where. |" in text
+    assert (
+        '| <a id="parts.at"></a>`at` | path or glob in the workspace | required | '
+        "Where \\| it is. Examples: `at: a\\|b`, `at: c` |\n"
+        '| <a id="parts.size"></a>`size` | whole number |' in text
+    )
+    assert (
+        '| <a id="runs_in"></a>`runs_in` | `host` or `sandbox` | `host` | Where. Example: `runs_in: "host"` |' in text
+    )
     assert "Its time limit is 60 s, or the invariant's `timeout`; past it, it is in error." in text
     assert index({"made": Made}).endswith("| [`made`](made.md) (`built`) | Does something. |")
 
 
 def test_a_field_without_a_description_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"Untold\.told has no description"):
+    with pytest.raises(ValueError, match=r"Untold\.told has no description or no example"):
         described(Untold)
 
 
 def test_only_the_made_part_is_rewritten() -> None:
     first = rewritten("", "one", "x.py")
-    assert first == f"{BEGIN.format(source='x.py')}\n\none\n\n{END}\n"
+    assert first == f"{BEGIN.format(source='x.py', tool='check_pages')}\n\none\n\n{END}\n"
     assert rewritten(f"{first}\n## Example\n", "two", "x.py") == first.replace("one", "two") + "\n## Example\n"
     assert rewritten("by hand\n", "one", "x.py") == f"{first}\nby hand\n"
     with pytest.raises(ValueError, match="has no end"):
@@ -129,6 +149,16 @@ def test_only_the_made_part_is_rewritten() -> None:
         (Annotated[int, Field(ge=0, le=5)], "whole number from 0 to 5"),
         (Annotated[float, Field(ge=0.5)] | None, "number from 0.5"),
         (Duration, "duration (`90`, `90s`, `10m`)"),
+        (Size, "size (`512Mi`, `2G`)"),
+        (list[Size], "list of sizes"),
+        (Text, "text"),
+        (Annotated[float, Field(gt=0)], "number above 0"),
+        (Annotated[int, Field(le=4294967295)], "whole number to 4294967295"),
+        (Literal[True], "`true`"),
+        (Annotated[str, WithJsonSchema({"const": "a"})], "`a`"),
+        (Annotated[int, WithJsonSchema({"type": "string"})], "text"),
+        (Annotated[str, text_like("^a$", "an a")], "text (an a)"),
+        (list[Annotated[str, text_like("^a$", "an a")]], "list of texts"),
         (list[Annotated[str, RegexPattern()]], "list of regular expressions"),
         (dict[str, list[Any]], "mapping of texts to lists of values"),
         (TextOrList[str, list[str]], "text or list of texts"),
@@ -156,6 +186,8 @@ def test_a_type_without_words_is_refused() -> None:
         (Field(default=0.0), "`0`"),
         (Field(default=0.85), "`0.85`"),
         (Field(default="name"), "`name`"),
+        (Field(default=""), "—"),
+        (Field(default_factory=lambda: ["a", "b"]), "`[a, b]`"),
     ],
 )
 def test_defaults_in_words(field: Any, words: str) -> None:

@@ -137,6 +137,12 @@ def test_filter_matches_spec_scenario_or_cell(loaded):
     assert ids(specs, filter="*.two.r0") == ["small.two.r0"]
 
 
+def test_an_empty_filter_matches_nothing_and_is_named(loaded):
+    with pytest.raises(UsageError) as caught:
+        ids([loaded()], filter="")
+    assert caught.value.help == "nothing matches --filter ''"
+
+
 def test_tags_of_spec_or_scenario(loaded):
     spec = loaded("tags: [slow]\nscenarios: [{id: one, prompt: p, tags: [x]}, {id: two, prompt: q}]\n")
     assert ids([spec], tags=("slow",)) == ["small.one.r0", "small.two.r0"]

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from keystone_action import __version__
-from tools.release import ReleaseError, bump, check, main, newest, pin
+from tools.release import ReleaseError, bump, check, main, newest, pin, show
 
 ROOT = Path(__file__).parents[1]
 DIGEST = "sha256:" + "a" * 64
@@ -42,10 +42,17 @@ def test_a_version_that_is_not_the_trees_is_refused(tree: Path) -> None:
         check(tree, "9.9.9")
 
 
-@pytest.mark.parametrize("name", ["keystone_action/__init__.py", "uv.lock", ".github/workflows/evaluate.yml"])
+OTHERS = ["keystone_action/__init__.py", "uv.lock", "docs/command-line.md", ".github/workflows/evaluate.yml"]
+
+
+@pytest.mark.parametrize("name", OTHERS)
 def test_one_place_that_was_forgotten_is_named(tree: Path, name: str) -> None:
     path = tree / name
-    marks = {"uv.lock": 'name = "keystone-action"\nversion = "', ".github/workflows/evaluate.yml": "action@v"}
+    marks = {
+        "uv.lock": 'name = "keystone-action"\nversion = "',
+        ".github/workflows/evaluate.yml": "action@v",
+        "docs/command-line.md": "rev: v",
+    }
     before = marks.get(name, '"') + __version__
     assert before in path.read_text()
     path.write_text(path.read_text().replace(before, before.replace(__version__, "8.8.8"), 1))
@@ -68,7 +75,7 @@ def test_a_new_version_stands_everywhere_and_nothing_else_changes(tree: Path) ->
         undone = re.sub(r"(keystone-action/keystone-action\S*@v)3\b", rf"\g<1>{__version__.partition('.')[0]}", undone)
         assert undone == before[name], name
     assert "keystone-action/keystone-action@v3.14.1\n" in after[".github/workflows/evaluate.yml"]
-    assert "uses: keystone-action/keystone-action@v3\n" in after["README.md"]
+    assert "uses: keystone-action/keystone-action@v3 # zizmor" in after["README.md"]
     check(tree, "3.14.1")
 
 
@@ -98,6 +105,30 @@ def test_an_image_without_version_or_digest_is_refused(tree: Path, image: str) -
     with pytest.raises(ReleaseError):
         pin(tree, image)
     assert "image: Dockerfile" in (tree / "action.yml").read_text()
+
+
+def test_the_pages_name_the_commit_of_the_newest_release_and_nothing_else_changes(tree: Path) -> None:
+    """Whatever they named before: the major version, or the commit of an earlier release."""
+    before = texts(tree)
+    show(tree, f"{__version__}@{'a' * 40}")
+    show(tree, f"3.14.1@{'b' * 40}")
+    after = texts(tree)
+    for name, text in after.items():
+        for old, new in zip(before[name].splitlines(), text.splitlines(), strict=True):
+            start, used, _ = old.partition("uses: keystone-action/keystone-action")
+            pinned = re.escape(start + used) + r"(/\.github/workflows/evaluate\.yml)?@b{40} # v3\.14\.1"
+            page = name.endswith(".md") or name.startswith("examples/")
+            assert re.fullmatch(pinned, new) if page and used else old == new, name
+    assert "@" + "b" * 40 in after["README.md"]
+    check(tree, __version__)
+
+
+@pytest.mark.parametrize("released", ["1.2.3", "1.2.3@", "1.2.3@main", "v1.2.3@" + "a" * 40, "1.2.3@" + "a" * 41])
+def test_what_names_no_commit_of_a_release_is_refused(tree: Path, released: str) -> None:
+    before = texts(tree)
+    with pytest.raises(ReleaseError):
+        show(tree, released)
+    assert texts(tree) == before
 
 
 @pytest.mark.parametrize("version", ["0.2.0", "1.2.10", "1.10.0", "2.0.0"])

@@ -4,6 +4,7 @@ engine and `gh`, are scripts that write down how they were called; the image is 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -37,10 +38,17 @@ DOCKER = f"""\
 echo "docker $*" >> "$SAID"
 case "$1 $2" in
 "save --output") echo image > "$3" ;;
+"buildx imagetools") case "$*" in *inspect*) echo '{DIGEST}' ;; esac ;;
 "image inspect") printf '%s\\n' 'other.example/x@sha256:0' '{NAME}@{DIGEST}' ;;
 "run --rm") case "$*" in *--version) echo "keystone {__version__}" ;; esac ;;
 "pull --quiet") ! grep -q private "$ORIGIN/description" ;;
 esac
+"""
+BUILD_WHEEL = f"""\
+#!/bin/sh
+mkdir "$1"
+for name in .tar.gz -py3-none-any.whl; do echo x > "$1/keystone_action-{__version__}$name"; done
+echo "keystone {__version__}"
 """
 GH = """\
 #!/bin/sh
@@ -57,7 +65,7 @@ class GitHub:
         self.said.touch()
         self.git("init", "--quiet", "--bare", "--initial-branch=main", str(self.origin), cwd=root)
         first = root / "first"
-        names = ["pyproject.toml", "uv.lock", "action.yml", "keystone_action/__init__.py"]
+        names = ["pyproject.toml", "uv.lock", "action.yml", "keystone_action/__init__.py", "docs/command-line.md"]
         for source in [ROOT / name for name in names] + [
             *ROOT.glob(".github/workflows/*.yml"),
             *ROOT.glob("tools/*.py"),
@@ -65,6 +73,10 @@ class GitHub:
             copy = first / source.relative_to(ROOT)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, copy)
+        for name, script in (("bootstrap", "#!/bin/sh\n"), ("build-wheel", BUILD_WHEEL)):
+            (first / "tools" / name).write_text(script)
+            (first / "tools" / name).chmod(0o755)
+        (first / "README.md").write_text("- uses: keystone-action/keystone-action@v0 # not yet\n")
         for name, wanted in (("keystone", "done.txt"), ("broken.keystone", "other.txt")):
             path = first / "examples" / "reconcile" / f"{name}.yaml"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,16 +103,28 @@ class GitHub:
         """As its button starts it."""
         workflow = {**WORKFLOW, True: {"workflow_call": WORKFLOW[True]["workflow_dispatch"]}}
         jobs = workflow["jobs"] = dict(WORKFLOW["jobs"])
-        # CI is played by itself, and nobody here signs.
-        assert jobs["test"]["uses"] == "./.github/workflows/ci.yml"
-        jobs["test"] = {"needs": "check", "runs-on": "x", "steps": [{"run": "true"}]}
-        signing = [step for step in jobs["push"]["steps"] if "actions/attest@" in step.get("uses", "")]
-        assert [step["with"]["subject-digest"] for step in signing] == ["${{ steps.push.outputs.digest }}"]
-        jobs["push"] = {**jobs["push"], "steps": [step for step in jobs["push"]["steps"] if step not in signing]}
+        # CI and the site are played by themselves, and nobody here signs.
+        for job, called in (("test", "ci"), ("documentation", "docs")):
+            assert jobs[job]["uses"] == f"./.github/workflows/{called}.yml"
+            jobs[job] = {"needs": jobs[job]["needs"], "runs-on": "x", "steps": [{"run": "true"}]}
+        signing = self.leave_out(jobs, "push", "actions/attest@")
+        assert [(step["with"]["subject-digest"], step["with"].get("sbom-path")) for step in signing] == [
+            ("${{ steps.push.outputs.digest }}", None),
+            ("${{ steps.push.outputs.amd64 }}", "sbom-amd64.json"),
+            ("${{ steps.push.outputs.arm64 }}", "sbom-arm64.json"),
+        ]
+        assert len(self.leave_out(jobs, "publish", "pypa/gh-action-pypi-publish@")) == 1
         root = self._root / name
         root.mkdir()
         inputs = {"version": __version__}
         return Player(root, yaml.safe_dump(workflow), self.checkout, inputs=inputs, action=action).play()
+
+    def leave_out(self, jobs: dict[str, Any], job: str, uses: str) -> list[dict[str, Any]]:
+        """The steps that nobody here plays, which are then gone."""
+        steps = jobs[job]["steps"]
+        found = [step for step in steps if step.get("uses", "").startswith(uses)]
+        jobs[job] = {**jobs[job], "steps": [step for step in steps if step not in found]}
+        return found
 
 
 @pytest.fixture
@@ -138,22 +162,28 @@ def test_a_release_is_main_with_its_image_pinned_and_two_tags(github: GitHub) ->
     assert github.commit_of("heads/main") == github.main == github.git("rev-parse", f"{release}^", cwd=github.origin)
     assert github.git("diff", "--name-only", github.main, release, cwd=github.origin) == "action.yml"
     assert f"  image: {PINNED}\n" in github.git("show", f"{release}:action.yml", cwd=github.origin)
+    shown = github.git("show", f"show-{__version__}:README.md", cwd=github.origin)
+    assert shown == f"- uses: keystone-action/keystone-action@{release} # v{__version__}"
     calls = github.said.read_text().splitlines()
     first = [call for call in calls if call.split()[1] not in ("image", "login", "api", "auth")]
     assert [" ".join(call.split()[:2]) for call in first if "--version" not in call and "trivy" not in call] == [
-        "docker build",
-        "docker save",
-        "docker load",
-        "docker push",
-        "gh attestation",
-        "docker pull",
+        *("docker build", "docker save") * 2,
+        *("docker load", "docker push") * 2,
+        *["docker buildx"] * 2,
+        *["gh attestation"] * 3,
+        *["docker pull"] * 2,
         "gh release",
+        "gh pr",
     ]
+    both = f"{NAME}@{DIGEST} {NAME}@{DIGEST}"
+    assert f"docker buildx imagetools create --tag {NAME}:{__version__} {both}" in calls
+    assert sorted(played.artifacts.names) == ["dist", "image-amd64", "image-arm64", "sbom-amd64", "sbom-arm64"]
     assert f"gh release create {TAG} --verify-tag --generate-notes" in calls
     assert f"docker pull --quiet {NAME}@{DIGEST}" in calls
 
     again = github.release("again", our_code)
-    assert [again.result(name) for name in ("check", "push", "tag")] == ["failure", "skipped", "skipped"]
+    after = {name: again.result(name) for name in WORKFLOW["jobs"] if name != "check"}
+    assert (again.result("check"), set(after.values())) == ("failure", {"skipped"})
     assert github.commit_of(f"tags/{TAG}") == release
 
 
@@ -197,8 +227,33 @@ def test_no_job_writes_to_both_registry_and_repository_or_runs_the_image_with_ri
     assert {name: scopes for name, scopes in rights.items() if scopes} == {
         "push": {"packages", "id-token", "attestations"},
         "tag": {"contents"},
+        "publish": {"id-token"},
+        "show": {"contents", "pull-requests"},
+        "documentation": {"pages", "id-token"},
     }
     assert WORKFLOW["permissions"] == {}
-    for name in ("push", "tag"):
-        steps = WORKFLOW["jobs"][name]["steps"]
-        assert not any("docker run" in step.get("run", "") or step.get("uses") == "./" for step in steps)
+    for name in ("push", "tag", "publish", "show"):
+        for step in WORKFLOW["jobs"][name]["steps"]:
+            assert not re.search(r"docker run|tools/bootstrap|tools/build-wheel|pip ", step.get("run", ""))
+            assert step.get("uses") != "./"
+
+
+def test_a_wheel_that_was_changed_on_its_way_is_not_published(github: GitHub) -> None:
+    (script,) = [step["run"] for step in WORKFLOW["jobs"]["publish"]["steps"] if "run" in step]
+    dist = github.origin / "dist"
+    dist.mkdir()
+    (dist / "a.whl").write_text("x")
+    sums = subprocess.check_output(["sha256sum", "a.whl"], cwd=dist, text=True)
+
+    def published() -> bool:
+        command = ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script]
+        environ = {"PATH": os.environ["PATH"], "SUMS": sums.strip()}
+        done = subprocess.run(command, cwd=dist.parent, env=environ, capture_output=True, timeout=60, check=False)
+        return done.returncode == 0
+
+    assert published()
+    (dist / "b.whl").write_text("another one")
+    assert not published()
+    (dist / "b.whl").unlink()
+    (dist / "a.whl").write_text("y")
+    assert not published()

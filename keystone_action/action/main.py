@@ -28,6 +28,7 @@ from keystone_action.gate.committed import refuse_committed_answers
 from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
+from keystone_action.github.links import run_url
 from keystone_action.github.log.annotations import annotations_of, annotations_of_spec_error
 from keystone_action.github.log.commands import LogCommands
 from keystone_action.github.log.progress import LogProgress
@@ -41,7 +42,7 @@ from keystone_action.github.reader import InputReader
 from keystone_action.github.results import commented_values, failed_run, output_values, planned_values
 from keystone_action.github.state import StepState, run_id_of_step
 from keystone_action.github.wording import in_workflow
-from keystone_action.report.compared import baseline_lines, gate_lines
+from keystone_action.report.sentences.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.options import Progress
 from keystone_action.scoring.results import RunResult
@@ -267,6 +268,7 @@ class _Step:
         reporting never changes the verdict, and what is written stays when posting fails."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
         if self.settings is not None:
+            self.summaries.run_url = run_url(self.environ)
             self.summaries.links = spec_links(run, self.settings, self.event, self.environ, self.commands.log)
         self._write_summaries(run, directory)
         for line in (*gate_lines(run.spec_changes), *baseline_lines(run.baseline, run)):

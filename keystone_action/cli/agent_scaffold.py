@@ -25,8 +25,8 @@ _EXAMPLE = "example"
 _PRICES = "item,price\nbread,3.20\ncoffee,8.45\napples,4.10\ncheese,26.75\n"
 
 _SPEC = """\
-{head}version: 1
-id: first-spec
+version: 1
+id: {identity}
 description: "What {title} is asked, and what must hold when it is done"
 
 task:
@@ -55,8 +55,8 @@ scoring:
   pass_threshold: 0.85
 """
 _CONTAINER_HEAD = """\
-# The same as keystone.yaml, but for `base` and `setup`, which put the agent into a container: for the workflow, where
-# nothing is installed, and for `keystone run container.yaml` where Docker is.
+# The same as keystone.yaml, but for its id and for `base` and `setup`, which put the agent into a container: for the
+# workflow, where nothing is installed, and for `keystone run container.yaml` where Docker is.
 """
 _WORKFLOW = """\
 # On every pull request {title} does the task of {spec}, and a comment says how it went.
@@ -84,7 +84,7 @@ jobs:
         with:
           persist-credentials: false # the agent must not find a token
       - id: keystone
-        uses: keystone-action/keystone-action@v{major} # pin the commit of a release
+        uses: keystone-action/keystone-action@v{major} # zizmor: ignore[unpinned-uses] pin the commit of a release
         with:
           spec: {spec}
 {where}          status-context: "" # no commit status; it would need statuses: write
@@ -153,10 +153,10 @@ def write_agent_specs(name: str, directory: Path, environ: Mapping[str, str]) ->
 def agent_files(agent: FoundAgent, below: str = "", *, container: bool = False) -> Mapping[str, str]:
     """The texts by their paths. below: where they are in the repository, "" = at its root. container: this machine can
     run agents in containers alone."""
-    preset, image = agent.preset, _spec(agent, _in_image(agent.preset))
-    specs = {"keystone.yaml": image}
+    preset, image = agent.preset, _in_image(agent.preset)
+    specs = {"keystone.yaml": _spec(agent, image if container else _shown(agent), "first-spec")}
     if not container:
-        specs = {"keystone.yaml": _spec(agent, _shown(agent)), "container.yaml": _CONTAINER_HEAD + image}
+        specs["container.yaml"] = _CONTAINER_HEAD + _spec(agent, image, "first-spec-in-container")
     workflow = _WORKFLOW.format(
         title=preset.title,
         spec=list(specs)[-1],
@@ -195,14 +195,14 @@ def next_steps(name: str, directory: Path, spec: str, environ: Mapping[str, str]
         yield "GitHub finds workflows at the root of a repository alone: move .github there."
 
 
-def _spec(agent: FoundAgent, place: str, head: str = "") -> str:
+def _spec(agent: FoundAgent, place: str, identity: str) -> str:
     preset, provider = agent.preset, agent.preset.providers[0]
     model = "  # model: NAME                     # without it, the program's own\n"
     if preset.model.required:
         named = f"{provider}/{_MODELS[provider]}" if len(preset.providers) > 1 else _MODELS[provider]
         model = f"  model: {named}\n"
     return _SPEC.format(
-        head=head,
+        identity=identity,
         title=preset.title,
         example=_EXAMPLE,
         place=place,

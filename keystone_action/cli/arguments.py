@@ -3,114 +3,50 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import math
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from keystone_action import __version__
-from keystone_action.errors import UsageError
+from keystone_action.cli.parser import Parser
+from keystone_action.cli.values import (
+    parse_count,
+    parse_money,
+    parse_parameter,
+    parse_retries,
+    parse_run_id,
+    parse_shard,
+    parse_threshold,
+    parse_time,
+)
 
-_EXITS = "Exit codes: 0 pass, 1 fail, 2 bad spec or call, 3 error (the harness, not the agent), 130 cancelled."
+_EXITS = "Exit codes: 0 pass, 1 fail, 2 bad spec or call, or nothing to run, 3 error (the harness, not the agent), \
+130 cancelled."
+FIRST_STEPS = """\
+usage: keystone COMMAND [options]
 
+  keystone init first   write a first spec and a small agent into the folder `first`
+  keystone validate     check the specs of this folder; every error at once
+  keystone run          run the specs of this folder and decide
+  keystone report DIR   print the report of a finished run again
+  keystone doctor       say what this machine can do, and what it lacks
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, with our sentence and exit code for bad calls."""
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        if action.choices is not None and value not in action.choices:
-            known = [str(choice) for choice in action.choices]
-            near = difflib.get_close_matches(str(value), known, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(known)}{hint}")
-
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(message + _suggestion(self, message), help=f"{self.prog} --help")
-
-
-def _suggestion(parser: argparse.ArgumentParser, message: str) -> str:
-    if "unrecognized arguments:" not in message:
-        return ""
-    word = message.rpartition("arguments: ")[2].split()[0].split("=")[0]
-    near = difflib.get_close_matches(word, _options_of(parser), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
-
-
-def _options_of(parser: argparse.ArgumentParser) -> list[str]:
-    """All options, those of the commands too: it is the outermost parser that meets what nobody knows."""
-    found: list[str] = []
-    for action in parser._actions:
-        found += action.option_strings
-        if isinstance(action, argparse._SubParsersAction):
-            for command in action.choices.values():
-                found += _options_of(command)
-    return found
-
-
-def _number(low: float, high: float, what: str, *, whole: bool) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        try:
-            value = int(text) if whole else float(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}") from None
-        if not math.isfinite(value) or not low <= value <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
-        return value
-
-    return parse
-
-
-_threshold = _number(0, 1, "a number from 0 to 1", whole=False)
-_positive = _number(1, 10**6, "a whole number from 1", whole=True)
-_retries = _number(0, 100, "a whole number from 0 to 100", whole=True)
-_money = _number(0, 10**9, "an amount from 0", whole=False)
-
-
-def parse_shard(text: str) -> tuple[int, int]:
-    """`2/3` → (2, 3). Raises ArgumentTypeError unless 1 ≤ i ≤ N."""
-    first, slash, second = text.partition("/")
-    if slash and first.isdecimal() and second.isdecimal() and 1 <= int(first) <= int(second):
-        return int(first), int(second)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a shard: write i/N with 1 <= i <= N, such as 1/3")
-
-
-def parse_parameter(text: str) -> tuple[str, str]:
-    """`model=a` → ("model", "a"). Raises ArgumentTypeError without a name or `=`."""
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
-    return name, value
-
-
-def _duration(text: str) -> float:
-    from pydantic_core import PydanticCustomError
-
-    from keystone_action.spec.models.base import parse_duration
-
-    try:
-        return parse_duration(text)
-    except PydanticCustomError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration like 90, 90s, 10m or 1h30m") from None
-
-
-def _run_id(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_.-]*", text):
-        return text
-    raise argparse.ArgumentTypeError(f"{text!r} is no id of a run, such as 20260102-030405-a1b2c3")
+`keystone help` lists all commands, `keystone help run` explains one.
+"""
+"""What those see who call `keystone` without a word."""
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = _Parser(
+    parser = Parser(
         prog="keystone",
+        usage="keystone COMMAND [options]",
         description="Decides whether an AI agent's change may be merged: services, sandbox, invariants, verdict.",
         epilog=_EXITS,
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"keystone {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=_Parser)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
+    parser.commands = commands.choices
     _run(commands)
     _validate(commands)
     _plan(commands)
@@ -119,25 +55,48 @@ def build_parser() -> argparse.ArgumentParser:
     _small(commands)
     _compare(commands)
     _recordings(commands)
+    _completion(commands)
+    _help(commands)
     return parser
 
 
-def _add(commands: Any, name: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False, epilog=_EXITS
+def _add(commands: Any, name: str, text: str, arguments: str = "") -> Parser:
+    """A new command. arguments: those without an option, as the usage line names them."""
+    parser: Parser = commands.add_parser(
+        name,
+        help=text,
+        prog=f"keystone {name}",
+        usage=" ".join(filter(None, ["keystone", name, arguments, "[options]"])),
+        description=text[0].upper() + text[1:] + ".",
+        allow_abbrev=False,
+        epilog=_EXITS,
     )
-    parser.add_argument("--verbose", action="store_true", help="show tracebacks and details of errors")
+    parser.commands = commands.choices
+    told = parser.add_mutually_exclusive_group()
+    told.add_argument("-q", "--quiet", action="store_true", help="only what the command is asked for, and errors")
+    told.add_argument(
+        "-v", "--verbose", action="store_true", help="each step and its time, where files are, tracebacks of errors"
+    )
     return parser
+
+
+def _specs(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "specs", nargs="*", default=["."], metavar="SPEC", help="spec files, directories or globs [the directory .]"
+    )
 
 
 def _selection(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("specs", nargs="+", metavar="SPEC", help="spec files, directories or globs")
-    parser.add_argument("--replicas", type=_positive, metavar="N", help="repetitions of each scenario")
+    _specs(parser)
+    parser.add_argument("--replicas", type=parse_count, metavar="N", help="repetitions of each scenario")
     parser.add_argument(
         "--param", type=parse_parameter, action="append", default=[], metavar="K=V", help="set or pick a parameter"
     )
     parser.add_argument("--tag", action="append", default=[], metavar="T", help="only specs or scenarios with this tag")
     parser.add_argument("--filter", metavar="GLOB", help="only these spec, scenario or cell ids")
+    parser.add_argument(
+        "--failed", type=Path, metavar="DIR", help="only cells that did not pass there: a run's folder, or results.json"
+    )
     parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="only every N-th cell, from the I-th")
     _agent(parser)
 
@@ -147,14 +106,14 @@ def _agent(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(commands: Any) -> None:
-    run = _add(commands, "run", "run specs and decide")
+    run = _add(commands, "run", "run specs and decide", "[SPEC …]")
     _selection(run)
     run.add_argument("--output", type=Path, metavar="DIR", help="where results go [.keystone/runs/<time>-<id>]")
-    run.add_argument("--threshold", type=_threshold, metavar="X", help="replaces every spec's pass_threshold")
-    run.add_argument("--max-concurrency", type=_positive, metavar="N", help="cells at a time [cores]")
+    run.add_argument("--threshold", type=parse_threshold, metavar="X", help="replaces every spec's pass_threshold")
+    run.add_argument("--max-concurrency", type=parse_count, metavar="N", help="cells at a time [cores]")
     run.add_argument("--sandbox", choices=("auto", "process", "docker"), default="auto", help="where agents run [auto]")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
-    run.add_argument("--retry-errors", type=_retries, metavar="N", help="tries more for a cell in error")
+    run.add_argument("--retry-errors", type=parse_retries, metavar="N", help="tries more for a cell in error")
     _deciding(run)
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
     run.add_argument(
@@ -165,8 +124,10 @@ def _run(commands: Any) -> None:
         choices=("live", "record", "replay"),
         help="what agents say to models goes through us; replaces gateway.mode",
     )
-    run.add_argument("--max-cost-usd", type=_money, metavar="X", help="stop once agents and judges have cost so much")
-    run.add_argument("--timeout", type=_duration, metavar="D", help="start no further cell after this long")
+    run.add_argument(
+        "--max-cost-usd", type=parse_money, metavar="X", help="stop once agents and judges have cost so much"
+    )
+    run.add_argument("--timeout", type=parse_time, metavar="D", help="start no further cell after this long")
     run.add_argument(
         "--spec-from",
         choices=("head", "base"),
@@ -183,7 +144,8 @@ def _deciding(parser: argparse.ArgumentParser) -> None:
         "--fail-on",
         choices=("threshold", "regression", "error", "never"),
         default="threshold",
-        help="what exits with 1 [threshold]; regression: what passed in the baseline and fails; error, never: nothing",
+        metavar="RULE",
+        help="what exits with 1 [threshold]; regression: what got worse than in the baseline; error, never: nothing",
     )
 
 
@@ -192,12 +154,11 @@ def _reporting(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]"
     )
-    parser.add_argument("--quiet", action="store_true", help="no progress on stderr")
 
 
 def _validate(commands: Any) -> None:
-    validate = _add(commands, "validate", "check spec files, all errors at once")
-    validate.add_argument("specs", nargs="+", metavar="SPEC", help="spec files, directories or globs")
+    validate = _add(commands, "validate", "check spec files, all errors at once", "[SPEC …]")
+    _specs(validate)
     validate.add_argument(
         "--param", type=parse_parameter, action="append", default=[], metavar="K=V", help="a value of params"
     )
@@ -205,14 +166,14 @@ def _validate(commands: Any) -> None:
 
 
 def _plan(commands: Any) -> None:
-    plan = _add(commands, "plan", "list the cells that a run would have")
+    plan = _add(commands, "plan", "list the cells that a run would have", "[SPEC …]")
     _selection(plan)
-    plan.add_argument("--shards", type=_positive, metavar="N", help="in at most N shards: say of each cell in which")
+    plan.add_argument("--shards", type=parse_count, metavar="N", help="in at most N shards: say of each cell in which")
     plan.add_argument("--github", action="store_true", help="print the matrix of these shards as GitHub takes it")
 
 
 def _merge(commands: Any) -> None:
-    merge = _add(commands, "merge", "join the results of shards into one verdict")
+    merge = _add(commands, "merge", "join the results of shards into one verdict", "DIR …")
     merge.add_argument(
         "directories", nargs="+", type=Path, metavar="DIR", help="results of shards, or a folder with all of them"
     )
@@ -222,16 +183,19 @@ def _merge(commands: Any) -> None:
 
 
 def _report(commands: Any) -> None:
-    report = _add(commands, "report", "print a run's report again")
-    report.add_argument("directory", type=Path, metavar="DIR")
-    report.add_argument("--format", choices=("md", "html", "junit", "json"), default="md")
+    report = _add(commands, "report", "print a run's report again", "DIR")
+    report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a finished run")
+    report.add_argument("--format", choices=("md", "html", "junit", "json"), default="md", help="of stdout [md]")
 
 
 def _small(commands: Any) -> None:
-    init = _add(commands, "init", "write a first spec and agent")
-    init.add_argument("directory", nargs="?", type=Path, default=Path(), metavar="DIR")
+    init = _add(commands, "init", "write a first spec and agent", "[DIR]")
+    init.add_argument("directory", nargs="?", type=Path, default=Path(), metavar="DIR", help="where to, may be new [.]")
     init.add_argument("--agent", metavar="NAME", help="a known agent, such as claude-code: spec, workflow and example")
     _add(commands, "schema", "print the JSON Schema of spec files, for editors")
+    explain = _add(commands, "explain", "say what a field of a spec means", "[FIELD]")
+    example = "such as agent.timeout or check.sql [the top level]"
+    explain.add_argument("path", nargs="?", default="", metavar="FIELD", help=example)
     _add(commands, "doctor", "say what this machine can do, and why not")
     _clean(commands)
 
@@ -243,17 +207,17 @@ def _clean(commands: Any) -> None:
     only = which.add_mutually_exclusive_group()
     only.add_argument(
         "--older-than",
-        type=_duration,
+        type=parse_time,
         default=3600.0,
         metavar="D",
         help="of runs elsewhere, of which only the age is known: when nothing of them is younger [1h]",
     )
     only.add_argument("--all", action="store_true", help="of runs that are still going too, and every setup image")
-    only.add_argument("--run", type=_run_id, metavar="ID", help="of this run alone, going or not")
+    only.add_argument("--run", type=parse_run_id, metavar="ID", help="of this run alone, going or not")
 
 
 def _compare(commands: Any) -> None:
-    compare = _add(commands, "compare", "say what changed from one run to another")
+    compare = _add(commands, "compare", "say what changed from one run to another", "BASE HEAD")
     compare.add_argument("base", type=Path, metavar="BASE", help="results of the earlier run, or their folder")
     compare.add_argument("head", type=Path, metavar="HEAD", help="results of the later run, or their folder")
     compare.add_argument(
@@ -262,10 +226,27 @@ def _compare(commands: Any) -> None:
 
 
 def _recordings(commands: Any) -> None:
-    recordings = _add(commands, "recordings", "show what models answered in recorded runs, and check the files")
+    recordings = _add(
+        commands,
+        "recordings",
+        "show what models answered in recorded runs, and check the files",
+        "list|show|check DIR [CELL]",
+    )
     recordings.add_argument(
         "what", choices=("list", "show", "check"), help="all of them, one request by request, or whether they are whole"
     )
     recordings.add_argument("directory", type=Path, metavar="DIR", help="a folder with recordings, or a file")
     recordings.add_argument("cell", nargs="?", metavar="CELL", help="of show: whose recording, where there are several")
     recordings.add_argument("--format", choices=("plain", "json"), default="plain", help="of stdout [plain]")
+
+
+def _completion(commands: Any) -> None:
+    completion = _add(commands, "completion", "print a script that completes commands in your shell", "bash|zsh|fish")
+    completion.add_argument(
+        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="which the script is for: bash, zsh or fish"
+    )
+
+
+def _help(commands: Any) -> None:
+    about = _add(commands, "help", "explain a command, or list all of them", "[COMMAND]")
+    about.add_argument("about", nargs="?", choices=tuple(commands.choices), metavar="COMMAND", help="which [all]")

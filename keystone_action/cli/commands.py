@@ -14,26 +14,30 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keystone_action.cli.call_options import (
+    baseline_of_call,
+    failed_of,
+    options_of,
+    parameters,
+    refuse_directory_as_summary,
+)
 from keystone_action.cli.streams import give_up
 from keystone_action.errors import EXIT_FAIL, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
     from keystone_action.evaluate import Evaluation
-    from keystone_action.gate.base_commit import BaseCommit
-    from keystone_action.gate.options import GatedOptions
-    from keystone_action.scoring.baseline import Baseline
 
 
 def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Run specs, print the report on stdout, and decide."""
+    from keystone_action.cli.progress import RichProgress
     from keystone_action.evaluate import evaluate
     from keystone_action.files.run_lock import run_lock
-    from keystone_action.report import console
 
-    options = _options(call, directory, environ)
+    options = options_of(call, directory, environ)
     kind = _format(call, environ)
     report = sys.stdout if kind == "plain" else None
-    shown = console.RichProgress(sys.stderr, quiet=call.quiet, report=report)
+    shown = RichProgress(sys.stderr, quiet=call.quiet, verbose=call.verbose, report=report)
     results = directory / (options.output or options.resume or ".keystone")
     with shown as progress, run_lock(options.run_id or ""), _handed_over(results, directory):
         done = evaluate(options, progress)
@@ -49,11 +53,13 @@ def _report(done: Evaluation, call: argparse.Namespace, kind: str, directory: Pa
     from keystone_action.report import console
 
     try:
-        _print_report(done, kind, reported=printed)
+        _print_report(done, kind, reported=printed, quiet=call.quiet)
     except BrokenPipeError:
         give_up(sys.stdout)  # the reader has left; the verdict stands
     if kind != "rich" and not call.quiet:
-        console.print_verdict(done.run, sys.stderr)
+        console.print_verdict(done.run, sys.stderr, announced=call.command == "run")
+    if not call.quiet:
+        console.print_report_path(done.directory / "report.html", sys.stderr, directory=directory)
     if call.summary is not None:
         _copy_summary(done.directory / "summary.md", directory / call.summary)
     return done.exit_code
@@ -72,11 +78,11 @@ def _handed_over(results: Path, directory: Path) -> Iterator[None]:
             hand_over([results, *made], directory)
 
 
-def _print_report(done: Evaluation, kind: str, *, reported: Collection[str]) -> None:
+def _print_report(done: Evaluation, kind: str, *, reported: Collection[str], quiet: bool) -> None:
     from keystone_action.report import console
 
     if kind == "rich":
-        console.print_table(done.run, sys.stdout, summary=done.directory / "summary.md")
+        console.print_table(done.run, sys.stdout, summary=done.directory / "summary.md", brief=quiet)
     elif kind == "json":
         from keystone_action.report.render import render
 
@@ -91,98 +97,6 @@ def write_document(text: str) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors="strict")
     sys.stdout.write(text)
-
-
-def _options(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> GatedOptions:
-    from keystone_action.dialects.known import DIALECTS
-    from keystone_action.files.run_lock import new_run_id
-    from keystone_action.gate.options import GatedOptions
-
-    if call.resume is not None and call.output is not None:
-        _require_same(directory / call.resume, directory / call.output)
-    _refuse_directory_as_summary(call, directory)
-    return GatedOptions(
-        specs=tuple(call.specs),
-        directory=directory,
-        environ=environ,
-        output=call.output,
-        threshold=call.threshold,
-        replicas=call.replicas,
-        params=parameters(call.param),
-        tags=tuple(call.tag),
-        filter=call.filter,
-        max_concurrency=call.max_concurrency,
-        sandbox=call.sandbox,
-        shard=call.shard,
-        resume=call.resume,
-        retry_errors=call.retry_errors,
-        fail_on=call.fail_on,
-        fail_on_skipped=call.fail_on_skipped,
-        fail_on_stale=call.fail_on_stale,
-        gateway=call.gateway,
-        timeout=call.timeout,
-        max_cost_usd=call.max_cost_usd,
-        keep=call.keep,
-        run_id=new_run_id(),
-        registry_mirror=_mirror(environ),
-        user_logins=True,
-        dialects=DIALECTS,
-        agent=call.agent,
-        baseline=_baseline(call, directory),
-        spec_from=call.spec_from,
-        base=_base(call, directory),
-        summary=None if call.summary is None else directory / call.summary,
-    )
-
-
-def _base(call: argparse.Namespace, directory: Path) -> BaseCommit | None:
-    if call.spec_from == "head":
-        return None
-    from keystone_action.gate.base_commit import merge_base
-
-    return merge_base(directory)
-
-
-def _baseline(call: argparse.Namespace, directory: Path) -> Baseline | None:
-    if call.baseline is None:
-        return None
-    from keystone_action.runner.baseline import read_baseline
-
-    return read_baseline(directory / call.baseline, str(call.baseline))
-
-
-def _refuse_directory_as_summary(call: argparse.Namespace, directory: Path) -> None:
-    if call.summary is not None and (directory / call.summary).is_dir():
-        raise UsageError(f"--summary {call.summary} is a directory", help=f"name a file: {call.summary / 'summary.md'}")
-
-
-def _mirror(environ: Mapping[str, str]) -> str | None:
-    from keystone_action.spec.registry_names import parse_mirror
-
-    value = environ.get("KEYSTONE_REGISTRY_MIRROR", "").strip()
-    mirror = parse_mirror(value)
-    if value and mirror is None:
-        raise UsageError(
-            f"KEYSTONE_REGISTRY_MIRROR is {value!r}; expected a registry such as mirror.example:5000/hub",
-            help="write no scheme but https://, and no user",
-        )
-    return mirror
-
-
-def _require_same(resumed: Path, output: Path) -> None:
-    if resumed.resolve() != output.resolve():
-        raise UsageError(
-            "--resume and --output name two directories", help="a resumed run goes on in its own: leave --output out"
-        )
-
-
-def parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:
-    """`--param` words as a mapping. Raises UsageError when a name comes twice with different values."""
-    found: dict[str, str] = {}
-    for name, value in pairs:
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"--param {name} is given twice, as {found[name]!r} and {value!r}")
-    return found
 
 
 def _copy_summary(source: Path, target: Path) -> None:
@@ -211,14 +125,24 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
         dialects=DIALECTS,
         agent=call.agent,
     )
+    seen: dict[str, str] = {}
     for loaded in load_specs(options):
-        for warning in loaded.warnings:
+        for warning in () if call.quiet else loaded.warnings:
             sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
         spec, path = loaded.spec, Path(loaded.path)
         shown = path.relative_to(directory) if path.is_relative_to(directory) else path
+        other = seen.setdefault(spec.id, str(shown))
+        if other != str(shown) and not call.quiet:
+            both = log_line(f"{other} and {shown} have the same id, {spec.id}")
+            sys.stderr.write(f"warning: {both}: one run can't have both, since results are joined on the id\n")
         names = {*spec.invariants, *(name for scenario in loaded.scenarios for name in scenario.invariants)}
         counts = f"{count(len(loaded.scenarios), 'scenario')}, {count(len(names), 'invariant')}"
         sys.stdout.write(f"{log_line(str(shown))}: {spec.id}: valid, {counts}\n")
+        if call.verbose:
+            for name, invariant in spec.invariants.items():
+                sys.stderr.write(f"  {log_line(name)}: {getattr(invariant.check, 'type', '')}\n")
+            for file in sorted(loaded.author_files):
+                sys.stderr.write(f"  file: {log_line(os.path.relpath(file, directory))}\n")
     return EXIT_PASS
 
 
@@ -227,6 +151,7 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
     of GitHub's jobs alone."""
     from keystone_action.dialects.known import DIALECTS
     from keystone_action.gate.options import GatedOptions
+    from keystone_action.report.escape import log_line
     from keystone_action.shards import plan_shards, refuse_too_many
 
     if call.github and call.shards is None:
@@ -241,12 +166,16 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
         params=parameters(call.param),
         tags=tuple(call.tag),
         filter=call.filter,
+        failed=failed_of(call, directory),
         shard=call.shard,
         replicas=call.replicas,
         dialects=DIALECTS,
         agent=call.agent,
     )
     planned = plan_shards(options, call.shards or 1)
+    if not call.quiet:
+        for notice in planned.plan.notices:
+            sys.stderr.write(f"note: {log_line(notice)}\n")
     if call.github:
         sys.stdout.write(f"{planned.matrix}\n")
         return EXIT_PASS
@@ -262,7 +191,7 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
     from keystone_action.scoring.document import run_from_document
 
     path = directory / call.directory
-    path = path / "results.json" if path.name != "results.json" or path.is_dir() else path
+    path = path if path.is_file() else path / "results.json"
     try:
         document = json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -271,16 +200,25 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
         raise UsageError(f"{path} is no JSON document: {error}", help="name the folder of a finished run") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} holds no results; expected a JSON object", help="name the folder of a finished run")
-    write_document(render(run_from_document(document), call.format))
+    write_document(render(run_from_document(document), call.format, path.parent))
     return EXIT_PASS
 
 
 def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print the JSON Schema of spec files."""
     from keystone_action.invariants.registry import CheckTypes
-    from keystone_action.spec.loading.json_schema import json_schema
+    from keystone_action.spec.reference.json_schema import json_schema
 
     write_document(json.dumps(json_schema(CheckTypes()), indent=2, ensure_ascii=False) + "\n")
+    return EXIT_PASS
+
+
+def command_explain(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Print what the reference says of a field of a spec."""
+    from keystone_action.invariants.registry import CheckTypes
+    from keystone_action.spec.reference.explain import explain
+
+    write_document(explain(call.path, CheckTypes()) + "\n")
     return EXIT_PASS
 
 
@@ -297,7 +235,7 @@ def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[
     for path in paths:
         sys.stdout.write(f"wrote {log_line(os.path.relpath(path, directory))}\n")
     steps = [f"now: keystone run {shown}"] if agent is None else agent_scaffold.next_steps(agent, place, shown, environ)
-    for line in steps:
+    for line in () if call.quiet else steps:
         sys.stdout.write(f"{line}\n")
     return EXIT_PASS
 
@@ -307,6 +245,8 @@ def command_doctor(call: argparse.Namespace, *, directory: Path, environ: Mappin
     from keystone_action.cli.doctor import examine
 
     for finding in examine(environ):
+        if call.quiet and finding.mark == "ok":
+            continue
         sys.stdout.write(f"{finding.mark} {finding.what}: {finding.found}\n")
     return EXIT_PASS
 
@@ -316,13 +256,13 @@ def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping
     from keystone_action.runner.parts.merge import MergeOptions
     from keystone_action.shards import join
 
-    _refuse_directory_as_summary(call, directory)
+    refuse_directory_as_summary(call, directory)
     options = MergeOptions(
         places=tuple(call.directories),
         directory=directory,
         output=call.output,
         fail_on=call.fail_on,
-        baseline=_baseline(call, directory),
+        baseline=baseline_of_call(call, directory),
     )
     with _handed_over(directory / (call.output or ".keystone"), directory):
         done = join(options)
@@ -331,7 +271,7 @@ def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping
 
 def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Say what changed from one run to another: 1 when something that passed fails, else 0."""
-    from keystone_action.report.compared import print_comparison, render_comparison
+    from keystone_action.report.sentences.compared import print_comparison, render_comparison
     from keystone_action.runner.baseline import read_baseline
     from keystone_action.scoring.compare import compare
 
@@ -366,3 +306,12 @@ def command_recordings(call: argparse.Namespace, *, directory: Path, environ: Ma
     if call.what == "show":
         return found.show(call.cell, call.format)
     return found.list(call.format) if call.what == "list" else found.check(call.format)
+
+
+def command_completion(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+    """Print the script that completes our commands in a shell."""
+    from keystone_action.cli.arguments import build_parser
+    from keystone_action.cli.completion import completion_script
+
+    write_document(completion_script(build_parser(), call.shell) + "\n")
+    return EXIT_PASS

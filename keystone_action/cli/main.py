@@ -6,15 +6,16 @@ import argparse
 import errno
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from keystone_action import signals
 from keystone_action.cli import commands
-from keystone_action.cli.arguments import build_parser
+from keystone_action.cli.arguments import FIRST_STEPS, build_parser
 from keystone_action.cli.streams import give_up, open_streams
-from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, KeystoneError, UsageError
+from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, EXIT_USAGE, KeystoneError, UsageError
 
 _WRITING_FAILS_WITH = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG, errno.EPIPE}
 
@@ -26,11 +27,16 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     Every foreseen failure is a sentence on stderr; a traceback comes only with `--verbose`.
     """
     open_streams()
-    parser = build_parser()
-    verbose = "--verbose" in arguments
+    verbose = False  # of a bad call the sentence says everything
     signals.interrupt()
     try:
-        return _dispatch(parser.parse_args(arguments), dict(os.environ if environ is None else environ))
+        if not arguments:
+            # Not a report, and in a script not a success: no spec was looked at.
+            sys.stderr.write(FIRST_STEPS)
+            return EXIT_USAGE
+        call = _parse(arguments)
+        verbose = call.verbose
+        return _dispatch(call, dict(os.environ if environ is None else environ))
     except KeystoneError as error:
         _say_error(error)
         if verbose:
@@ -75,15 +81,24 @@ def _of_system(error: OSError) -> str:
     return of_machine(error) or reason
 
 
-def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
+def _parse(words: Sequence[str]) -> argparse.Namespace:
+    parser = build_parser()
+    call = parser.parse_args(words)
     if call.command is None:
-        raise UsageError(
-            "no command was given",
-            help="`keystone init first` writes a first spec, `keystone run first` runs it; `keystone --help` shows all",
-        )
-    directory = Path.cwd()
+        raise UsageError("no command was given", help="`keystone help` lists them")
+    if call.command == "help":
+        parser.parse_args([*filter(None, [call.about]), "--help"])
+    return call
+
+
+def _dispatch(call: argparse.Namespace, environ: dict[str, str]) -> int:
+    directory, began = Path.cwd(), time.monotonic()
     code: int = getattr(commands, f"command_{call.command}")(call, directory=directory, environ=environ)
     sys.stdout.flush()
+    if call.verbose:
+        from keystone_action.report.words import duration
+
+        _say(f"{call.command} took {duration(time.monotonic() - began)} and ends with exit code {code}")
     if signals.stop_signal() and code != EXIT_CANCELLED:
         _say(f"{signals.stop_signal()} came after the work was done: all of it is kept")
     return code

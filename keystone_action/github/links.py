@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from urllib.parse import quote
 
-_DOCS = "https://github.com/keystone-action/keystone-action/blob/main/docs"
-"""Where our pages are read; a message must not send anybody to a file that is only in our repository."""
-FORKS = f"{_DOCS}/forks.md"
-TEMPLATES = f"{_DOCS}/templates.md"
+from keystone_action.report.addresses import DOCS
+
+FORKS = f"{DOCS}/forks.md"
+TEMPLATES = f"{DOCS}/templates.md"
 _SERVER = re.compile(r"https?://[A-Za-z0-9.:-]+")
 _REPOSITORY = re.compile(r"[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+")
 _NUMBER = re.compile(r"[0-9]{1,20}")

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import inspect
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
-from pkgutil import iter_modules
 from typing import TYPE_CHECKING, get_args
 
 from keystone_action.errors import UsageError
@@ -32,7 +32,8 @@ ALIASES: Mapping[str, str] = {"command": "command_exit", "model_judge": "llm_as_
 
 def _files() -> frozenset[str]:
     folder = import_module(_TYPES).__path__
-    return frozenset(module.name for module in iter_modules(folder) if not module.name.startswith("_"))
+    names = (entry.name for path in folder for entry in os.scandir(path))
+    return frozenset(name.removesuffix(".py") for name in names if name.endswith(".py") and not name.startswith("_"))
 
 
 def _built_in() -> frozenset[str]:

@@ -1,8 +1,14 @@
-"""The command that repeats a run on the reader's own machine, narrowed to what did not pass."""
+"""The command that repeats a run on the reader's own machine, narrowed to what did not pass.
+
+It names no cell that passed where the options can tell them apart: a filter for one cell or one scenario, and the value
+of a parameter that all cells have which did not pass.
+"""
 
 from __future__ import annotations
 
+import json
 import shlex
+from typing import Any
 
 from keystone_action.scoring.results import CellResult, RunResult, SpecResult
 
@@ -25,7 +31,7 @@ def command_again(run: RunResult) -> str:
     chosen = () if run.plan is None else run.plan.chosen
     tags, params, filters = (_values(chosen, kind) for kind in ("tag", "param", "filter"))
     words += [part for tag in tags for part in ("--tag", tag)]
-    words += [part for param in params for part in ("--param", param)]
+    words += [part for param in (*params, *_narrowing(bad)) for part in ("--param", param)]
     thresholds = {spec.pass_threshold for spec in bad if spec.threshold_source == "input"}
     words += ["--threshold", f"{thresholds.pop():g}"] if len(thresholds) == 1 else []
     replayed = any(cell.trace.replayed is not None for spec in bad for cell in spec.cells)
@@ -40,6 +46,34 @@ def command_again(run: RunResult) -> str:
 def _values(chosen: tuple[str, ...], kind: str) -> list[str]:
     """As `Selection.chosen` writes them."""
     return [text.removeprefix(f"{kind} ") for text in chosen if text.startswith(f"{kind} ")]
+
+
+def _narrowing(specs: list[SpecResult]) -> list[str]:
+    """Values of the matrix that all cells have which did not pass, and some others do not."""
+    cells = [cell for spec in specs for cell in spec.cells]
+    bad = [cell for cell in cells if cell.verdict != "pass"]
+    if len(bad) < 2 or len(bad) == len(cells):
+        return []
+    names = set.intersection(*(set(cell.params) for cell in cells))
+    values = {name: {_text(cell.params[name]) for cell in bad} for name in sorted(names) if _is_of_matrix(name, specs)}
+    return [f"{name}={found.pop()}" for name, found in values.items() if len(found) == 1]
+
+
+def _is_of_matrix(name: str, specs: list[SpecResult]) -> bool:
+    """Whether a parameter has several values in one scenario of each spec: one that a scenario sets itself has one, and
+    an option would give that to all of them."""
+    return all(
+        any(
+            len({_text(cell.params[name]) for cell in spec.cells if cell.scenario == scenario}) > 1
+            for scenario in {cell.scenario for cell in spec.cells}
+        )
+        for spec in specs
+    )
+
+
+def _text(value: Any) -> str:
+    """As `--param` has it (plan.py)."""
+    return value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
 
 
 def _filter(specs: list[SpecResult]) -> str:

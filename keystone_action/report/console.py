@@ -1,26 +1,25 @@
-"""What people see in a terminal or a job's log: progress on stderr while it runs, the report on stdout at the end.
+"""What people see in a terminal or a job's log when a run has ended: the report on stdout, the verdict on stderr.
 
 Text of agents and services never reaches rich as markup and never starts a workflow command.
 """
 
 from __future__ import annotations
 
-import contextlib
+import os
 import sys
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, TextIO
+from typing import IO, TYPE_CHECKING
 
-from keystone_action.evidence.masking import Masker
-from keystone_action.report import view, words
-from keystone_action.report.compared import baseline_lines, gate_lines
+from keystone_action.report import words
 from keystone_action.report.escape import excerpt, first_line, log_line
-from keystone_action.report.headline import headline
+from keystone_action.report.sentences import view
+from keystone_action.report.sentences.compared import baseline_lines, gate_lines
+from keystone_action.report.sentences.headline import headline
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress, TaskID
     from rich.table import Table
     from rich.text import Text
 
@@ -30,113 +29,8 @@ MAX_STORIES = 3
 """Cells whose errors and agents are told in full."""
 NARROW = 72
 """Columns below which the table has no room for five columns of its own."""
-
-
-class RichProgress:
-    """Tells how a run goes (`runner.options.Progress`): a bar on a terminal, else one line a finished cell.
-
-    file: where to (stderr). quiet: say nothing at all. report: where the lines of finished cells go instead when there
-    is no bar, so that a log which takes both streams has each of them once; `reported` are the ids written there. Use
-    it as a context manager so that the bar is always taken down. Its methods are called from one thread,
-    return at once and never raise.
-    """
-
-    def __init__(self, file: TextIO | None = None, *, quiet: bool = False, report: TextIO | None = None) -> None:
-        self._file = sys.stderr if file is None else file
-        self._quiet = quiet
-        self._report = None if quiet or self._file.isatty() else report
-        self.reported: set[str] = set()
-        self._total = 0
-        self._done = 0
-        self._running: dict[str, str] = {}
-        self._masker = Masker(())
-        self._bar: Progress | None = None
-        self._task: TaskID | None = None
-
-    def __enter__(self) -> RichProgress:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Take the bar down; nothing is drawn from here on."""
-        if self._bar is not None:
-            with contextlib.suppress(OSError, ValueError):
-                self._bar.stop()
-            self._bar = None
-
-    def started(self, *, cells: int, finished: int, output: Path, notices: tuple[str, ...]) -> None:
-        """Planning is done."""
-        self._total, self._done = cells, finished
-        resumed = f", {finished:,} of them finished before" if finished else ""
-        self._say(f"{words.count(cells, 'cell')}{resumed}; results go to {output}")
-        for notice in notices:
-            self.note(notice)
-        if not self._quiet and self._file.isatty():
-            self._show_bar()
-
-    def phase(self, cell_id: str, phase: str) -> None:
-        """A cell entered a phase of its life."""
-        self._running[cell_id] = phase
-        self._update()
-
-    def cell(self, spec_id: str, result: CellResult) -> None:
-        """A cell is finished."""
-        self._running.pop(result.id, None)
-        self._done += 1
-        line = cell_line(spec_id, result)
-        if self._report is None:
-            self._say(f"[{self._done}/{max(self._total, self._done)}] {line}")
-        else:
-            with contextlib.suppress(OSError, ValueError):  # what is not written now is written, or fails, at the end
-                write_line(self._report, log_line(self._masker.text(line)))
-                self.reported.add(result.id)
-        self._update()
-
-    def note(self, message: str) -> None:
-        """Something that people should know while it runs."""
-        self._say(f"note: {message}")
-
-    def secrets(self, values: tuple[str, ...]) -> None:
-        """Values that no line of ours may show from here on."""
-        self._masker = Masker(values)
-
-    def _say(self, line: str) -> None:
-        if self._quiet:
-            return
-        text = log_line(self._masker.text(line))
-        with contextlib.suppress(OSError, ValueError):  # a closed stderr must not end the run
-            if self._bar is None:
-                write_line(self._file, text)
-            else:
-                from rich.text import Text
-
-                self._bar.console.print(Text(text), soft_wrap=True)
-
-    def _show_bar(self) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.description}", markup=False),
-        )
-        console = Console(file=self._file, markup=False, highlight=False, emoji=False)
-        self._bar = Progress(*columns, console=console, transient=True)
-        self._task = self._bar.add_task("", total=self._total, completed=self._done)
-        self._bar.start()
-
-    def _update(self) -> None:
-        if self._bar is None or self._task is None:
-            return
-        shown = [f"{name}: {phase}" for name, phase in list(self._running.items())[:2]]
-        more = f" and {len(self._running) - 2} more" if len(self._running) > 2 else ""
-        description = log_line(self._masker.text("; ".join(shown) + more))
-        with contextlib.suppress(OSError, ValueError):
-            self._bar.update(self._task, completed=self._done, description=description)
+_WITHOUT_LINKS = {None, "", "dumb", "unknown", "linux", "vt100", "vt220"}
+"""Terminals that would show the sequences of a link, or drop it."""
 
 
 def write_line(file: IO[str], text: str) -> None:
@@ -163,32 +57,55 @@ def plain(run: RunResult, *, reported: Collection[str] = ()) -> str:
     return "".join(f"{log_line(line)}\n" for line in lines)
 
 
-def print_verdict(run: RunResult, file: IO[str]) -> None:
+def print_verdict(run: RunResult, file: IO[str], *, announced: bool = True) -> None:
     """What `--format plain` leaves to stderr: the verdict, what agents that ended badly said last, and what to know
-    before believing it."""
+    before believing it. announced: the run's own notices were said when it started."""
     for line in gate_lines(run.spec_changes):
         write_line(file, log_line(line))
     for line in _broken_rules(cell for item in view.spec_views(run) for cell in item.failed):
         write_line(file, log_line(line))
     for line, _ in _stories(run):
         write_line(file, log_line(line))
-    write_line(file, log_line(" · ".join([headline(run), *_further_facts(run)])))
+    line = headline(run)
+    write_line(file, log_line(" · ".join([line, *_further_facts(run)])))
+    if "…" in line:  # the end of a reason says what to do
+        for reason, _ in _why(run):
+            write_line(file, log_line(reason))
     for line in baseline_lines(run.baseline, run):
         write_line(file, log_line(line))
     for note in view.notes(run)[0]:
-        if note not in run.notices:  # those were said when the run started
+        if not announced or note not in run.notices:
             write_line(file, log_line(f"note: {first_line(note, 500)}"))
 
 
-def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | None = None) -> None:
+def print_report_path(report: Path, file: IO[str], *, directory: Path) -> None:
+    """Where the report is to be opened: a link on a terminal that knows links, an address on any other, in a log the
+    path as people write it. directory: what they write it relative to."""
+    shown = log_line(str(report.relative_to(directory)) if report.is_relative_to(directory) else str(report))
+    if not file.isatty():
+        write_line(file, f"report: {shown} (open it in a browser)")
+        return
+    address = report.absolute().as_uri()
+    if os.environ.get("TERM") in _WITHOUT_LINKS or "\n" in shown:
+        write_line(file, f"report: {address} (open it in a browser)")
+        return
+    from rich.text import Text
+
+    line = Text("report: ").append(shown, style=f"link {address}").append(" (open it in a browser)")
+    _console(file).print(line, soft_wrap=True)
+
+
+def print_table(
+    run: RunResult, file: IO[str] | None = None, *, summary: Path | None = None, brief: bool = False
+) -> None:
     """The report of `--format rich`: a table for each spec, then the verdict, why, what to know, and where the summary
-    is. Coloured on a terminal."""
+    is. Coloured on a terminal. brief: the verdict and why, and nothing else."""
     from rich.text import Text
 
     console = _console(sys.stdout if file is None else file)
     for line in gate_lines(run.spec_changes):
         console.print(Text(log_line(line), style="yellow"), soft_wrap=True)
-    for item in view.spec_views(run):
+    for item in () if brief else view.spec_views(run):
         # Not as the table's title: that would be wrapped, and a line could begin anywhere in it.
         title = f"{item.spec.id}: {', '.join(item.facts)}"
         console.print(Text(log_line(title), style="bold"), soft_wrap=True)
@@ -197,9 +114,9 @@ def print_table(run: RunResult, file: IO[str] | None = None, *, summary: Path | 
         if item.rows:
             console.print(_table(item, console.width))
     console.print(_verdict(run), soft_wrap=True)
-    for line, style in _after_verdict(run):
+    for line, style in _why(run) if brief else _after_verdict(run):
         console.print(Text(log_line(line), style=style), soft_wrap=True)
-    if summary is not None:
+    if summary is not None and not brief:
         console.print(Text(f"summary: {log_line(str(summary))}"), soft_wrap=True)
 
 
@@ -271,7 +188,7 @@ def _further_facts(run: RunResult) -> list[str]:
     return [fact for fact in view.facts(run) if not line.endswith(f": {fact.removesuffix(' passed')}")]
 
 
-def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
+def _why(run: RunResult) -> Iterator[tuple[str, str]]:
     if run.error is not None:
         yield from ((line, "red") for line in run.error.splitlines())
     why, more = view.reasons(run)
@@ -280,6 +197,10 @@ def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
         yield f"  {reason.verdict}: {where}{': ' if where else ''}{reason.text}", STYLES[reason.verdict]
     if more:
         yield f"  … and {more} more", "dim"
+
+
+def _after_verdict(run: RunResult) -> Iterator[tuple[str, str]]:
+    yield from _why(run)
     yield from _stories(run)
     yield from ((line, "") for line in baseline_lines(run.baseline, run))
     notes, more_notes = view.notes(run)

@@ -6,7 +6,6 @@ mention, no link, no terminal sequence, no workflow command.
 
 from __future__ import annotations
 
-import html as html_entities
 import re
 from itertools import accumulate, takewhile
 
@@ -35,6 +34,7 @@ _BLOCK_START = re.compile(
 _BACKTICKS = re.compile(r"`+")
 # Quoted as our messages quote: a pair of single backticks that stands for itself, a sign of punctuation aside.
 _QUOTED = re.compile(r"(?:(?<!\S)|(?<=\s\()|(?<=^\())`([^\s`](?:[^`]*[^\s`])?)`(?=[.,;:)]*(?:\s|\Z))")
+_NAMED = re.compile(r"(?:(?<!\S)|(?<=\s\())('[^'`]+')(?=[.,;:)]*(?:\s|\Z))")
 # The runner takes `::command::` at the start of a line, blanks aside, and the older `##[command]` anywhere in it.
 _COMMAND = re.compile(r"^(\s*):(?=:)", re.MULTILINE)
 _OLD_COMMAND = re.compile(r"##(?=\[)")
@@ -81,23 +81,29 @@ def inline(text: str) -> str:
 
 def prose(text: str) -> str:
     """text of a message as Markdown: as `inline`, and what it quotes in backticks is one code span, without them."""
-    words = " ".join(visible(text).split())
-    pieces = _QUOTED.split(words)
-    if len(pieces) == 1:
-        return inline(text)
+    pieces = _QUOTED.split(" ".join(visible(text).split()))
     # Every other piece is what was quoted; blanks beside the others stay.
     written = [_code_spans(piece) if index % 2 else _inline_piece(piece) for index, piece in enumerate(pieces)]
     return _BLOCK_START.sub(r"\1\3\\\2\4", "".join(written), count=1)
 
 
 def _inline_piece(text: str) -> str:
+    """What stands in quotes is one code span if any word of it must be one."""
+    pieces = _NAMED.split(text)
+    is_code = [index % 2 and _MAGNETIC.search(piece) for index, piece in enumerate(pieces)]
+    return "".join(_code_spans(piece) if code else _words(piece) for code, piece in zip(is_code, pieces, strict=True))
+
+
+def _words(text: str) -> str:
     return re.sub(r"\S+", lambda match: _word(match[0]), text)
 
 
 def prose_html(text: str) -> str:
     """text of a message as HTML: what it quotes in backticks is `<code>`, without them."""
+    from html import escape  # brings a table of 2,231 names
+
     pieces = _QUOTED.split(visible(text))
-    escaped = (html_entities.escape(piece) for piece in pieces)
+    escaped = (escape(piece) for piece in pieces)
     return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(escaped))
 
 
@@ -109,13 +115,26 @@ def _word(word: str) -> str:
 
 
 def code(text: str) -> str:
-    """text as a Markdown code span on one line; several when it holds `|`, which no span in a table's cell can. A dash
-    for no text."""
+    """text as a Markdown code span on one line, as an element where it holds `|`, which would end a table's cell. A
+    dash for no text."""
     return _code_spans(" ".join(visible(text).split())) or "–"
 
 
 def _code_spans(text: str) -> str:
-    return r"\|".join(_code_span(part) for part in _OLD_COMMAND.sub("## ", text).split("|"))
+    plain = _OLD_COMMAND.sub("## ", text)
+    return _code_element(plain) if "|" in plain else _code_span(plain)
+
+
+def _code_element(text: str) -> str:
+    """What a code span can't hold in the cell of a table, as an element: every sign in it is an entity, so that no
+    reader of Markdown takes it for its own, and what could be an address is several texts to those that link them."""
+    return f"<code>{''.join(map(_spelled, text))}</code>"
+
+
+def _spelled(sign: str) -> str:
+    if sign.isalnum() or sign == " " or not sign.isascii():
+        return sign
+    return f"<wbr>&#{ord(sign)};" if sign in ".:@" else f"&#{ord(sign)};"
 
 
 def _code_span(text: str) -> str:
@@ -132,7 +151,9 @@ def inline_html(text: str) -> str:
 
 
 def _html_word(word: str) -> str:
-    escaped = html_entities.escape(word).replace("##[", "##&#91;")
+    from html import escape
+
+    escaped = escape(word).replace("##[", "##&#91;")
     return f"<code>{escaped}</code>" if _MAGNETIC.search(word) else escaped
 
 
@@ -151,6 +172,31 @@ def first_line(text: str, limit: int = 200) -> str:
     """The first line of text that says something, cut to limit characters with an ellipsis."""
     line = next((line for line in text.splitlines() if line.strip()), "").strip()
     return line if len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def short_path(path: str, limit: int) -> str:
+    """A path of at most limit characters, as far as its last name is: what is longer loses a file's usual name at its
+    end, then folders at its beginning."""
+    if len(path) > limit:
+        path = path.removesuffix("/keystone.yaml")
+    if len(path) <= limit:
+        return path
+    parts = path.split("/")
+    kept = next((n for n in range(1, len(parts)) if len("/".join(parts[n:])) + 2 <= limit), len(parts) - 1)
+    return f"…/{first_line('/'.join(parts[kept:]), max(limit, 100))}"
+
+
+def shortened(text: str, limit: int) -> str:
+    """A line of at most limit characters. What is longer ends with an ellipsis, after a clause where one ends in the
+    second half, else after a word; a line that is one word loses all of it but as much as fits."""
+    if len(text) <= limit:
+        return text
+    head = text[:limit]
+    clause = max(head.rfind("; "), head.rfind(". "))
+    if clause > limit // 2:
+        return f"{head[:clause]}…"
+    words = head[: head.rfind(" ")] if " " in head.strip() else head[: limit - 1]
+    return f"{words[: limit - 1].rstrip(' ,:;.')}…"
 
 
 def is_sentences(text: str) -> bool:

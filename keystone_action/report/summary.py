@@ -5,29 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.report import view
-from keystone_action.report.addresses import safe_links
+from keystone_action.report.addresses import report_link, safe_links
 from keystone_action.report.again import command_again
 from keystone_action.report.comment.ladder import SUMMARY_LIMIT, Level, fit
-from keystone_action.report.compared import baseline_view, gate_view
-from keystone_action.report.headline import headline
+from keystone_action.report.sentences import view
+from keystone_action.report.sentences.compared import baseline_view, gate_view
+from keystone_action.report.sentences.headline import headline
+from keystone_action.report.sentences.spec_table import spec_rows
 from keystone_action.report.templating import markdown_environment
+from keystone_action.report.terms import Terms
 from keystone_action.scoring.results import RunResult
 
 TEMPLATE = "summary.md.j2"
+MAX_SPECS = 1_000
+"""Specs in the table."""
 
 
-def render_summary(run: RunResult, limit: int = SUMMARY_LIMIT, *, links: Mapping[str, str] | None = None) -> str:
+def render_summary(
+    run: RunResult, limit: int = SUMMARY_LIMIT, *, links: Mapping[str, str] | None = None, report: str = ""
+) -> str:
     """The summary in at most `limit` bytes: passes and then the ends of failures give way; the verdict never does.
-    links: addresses of the specs' files, by id."""
+    links: addresses of the specs' files, by id. report: where report.html is, as `report_link` takes it."""
     template = markdown_environment().get_template(TEMPLATE)
-    return fit(lambda level: template.generate(summary_variables(run, level, links)), limit)
+    return fit(lambda level: template.generate(summary_variables(run, level, links, report)), limit)
 
 
-def summary_variables(run: RunResult, level: Level, links: Mapping[str, str] | None = None) -> dict[str, Any]:
+def summary_variables(
+    run: RunResult, level: Level, links: Mapping[str, str] | None = None, report: str = ""
+) -> dict[str, Any]:
     """What the template is given."""
-    why, more_why = view.reasons(run)
+    several = len(run.specs) > 1
+    # All specs stand in one table, each with its reason.
+    why, more_why = ([], 0) if several else view.reasons(run)
     notes, more_notes = view.notes(run)
+    addresses = safe_links(links)
+    rows = [row for row in spec_rows(run, addresses) if level == "everything" or row.verdict != "pass"]
+    rows = rows if several else []
     return {
         "result": run,
         "gate": gate_view(run.spec_changes),
@@ -41,7 +54,11 @@ def summary_variables(run: RunResult, level: Level, links: Mapping[str, str] | N
         "notes": notes,
         "notes_left_out": more_notes,
         # Not an iterator: a template of others may go over them more than once.
-        "specs": tuple(view.spec_views(run, safe_links(links))),
+        "specs": tuple(item for item in view.spec_views(run, addresses) if not several or item.spec.verdict != "pass"),
+        "spec_rows": rows[:MAX_SPECS],
+        "spec_rows_left_out": max(0, len(rows) - MAX_SPECS),
+        "report": report_link(report),
+        "terms": Terms(),
         "again": command_again(run),
         "everything": level == "everything",
         "max_passed": view.MAX_PASSED,

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.report import compared, cost, escape, view, words
+from keystone_action.report import addresses, escape, words
+from keystone_action.report.sentences import compared, cost, coverage, view
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
@@ -17,12 +18,14 @@ if TYPE_CHECKING:
 SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "came_to_cells": view.came_to_cells,
     "cost": cost.cell_cost,
+    "coverage": coverage.coverage,
     "count": words.count,
     "duration": words.duration,
     "excerpt": escape.excerpt,
     "first_line": escape.first_line,
     "gate": words.gate,
     "is_long": escape.is_long,
+    "is_one_cell": view.is_one_cell,
     "last_words": view.last_words,
     "is_sentences": escape.is_sentences,
     "icon": words.ICONS.__getitem__,
@@ -30,12 +33,17 @@ SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "change_icon": compared.ICONS.__getitem__,
     "moment": words.moment,
     "parameters": view.parameters,
+    "percent": words.percent,
     "reason": view.cell_reason,
     "sandbox_sentence": words.sandbox,
     "score": words.score,
+    "short_path": escape.short_path,
+    "tells_more": view.tells_more,
     "weight": words.weight,
 }
 _MARKDOWN: Mapping[str, Callable[..., str]] = {
+    "anchor": addresses.cell_anchor,
+    "check_page": addresses.check_page,
     "code": escape.code,
     "fence": escape.fence,
     "inline_html": escape.inline_html,
@@ -59,12 +67,10 @@ def author_markdown_environment(text: str, name: str) -> Environment:
 
 def html_environment() -> Environment:
     """For HTML: what is printed becomes text, its invisible characters shown; in `prose` what is quoted becomes code.
-    `style_sheet` is for our own CSS only."""
+    `ours` is for what this room made itself: style sheet, script, charts, and JSON without markup (`page/inert.py`)."""
     from markupsafe import escape as escape_html
 
-    return _environment(
-        lambda text: str(escape_html(escape.visible(text))), {"prose": escape.prose_html, "style_sheet": str}
-    )
+    return _environment(lambda text: str(escape_html(escape.visible(text))), {"prose": escape.prose_html, "ours": str})
 
 
 def _compiled_templates() -> BytecodeCache:

@@ -43,6 +43,8 @@ def percent(value: float) -> str:
 
 def duration(seconds: float) -> str:
     """A time as people say it: `0.42 s`, `12 s`, `3 min 20 s`, `1 h 2 min`."""
+    if 0 < seconds < 0.001:
+        return "less than 0.001 s"
     if seconds < 9.95:
         return f"{seconds:.2g} s" if seconds < 0.995 else f"{seconds:.1f} s"
     whole = round(seconds)

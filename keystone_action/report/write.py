@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from keystone_action.errors import OutputError
-from keystone_action.report.html import render_html
 from keystone_action.report.junit import junit_pieces
+from keystone_action.report.page.render import html_pieces
 from keystone_action.report.results import results_pieces
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.results import RunResult
@@ -40,8 +40,8 @@ def write_reports(run: RunResult, directory: Path) -> None:
     except OSError as error:
         raise _output_error(directory, error) from error
     write_file(directory / RESULTS, results_pieces(run), durable=True)
-    write_file(directory / SUMMARY, [render_summary(run)])
-    write_file(directory / HTML, [render_html(run)])
+    write_file(directory / SUMMARY, [render_summary(run, report=HTML)])
+    write_file(directory / HTML, html_pieces(run, directory))
     write_file(directory / JUNIT, junit_pieces(run))
 
 

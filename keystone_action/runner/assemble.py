@@ -13,7 +13,7 @@ from keystone_action.runner.engine import Facilities
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.scoring.aggregate import weakest
 from keystone_action.scoring.baseline import no_baseline_notice
-from keystone_action.scoring.decide import decide_run, decide_spec, rule_name
+from keystone_action.scoring.decide import decide_run, decide_spec, rule_name, with_certainty
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecChanges, SpecResult
 from keystone_action.scoring.shard_run import shard_notice
 
@@ -47,7 +47,7 @@ class Assembly:
 
     def notices(self) -> tuple[str, ...]:
         """What belongs into every report's head before any cell has run."""
-        found = [*self.shard_notices]
+        found = [*self.shard_notices, *self.plan.notices]
         found += [warning for loaded in self.specs for warning in loaded.warning_sentences]
         if self.options.no_secrets_reason:
             found.append(self.options.no_secrets_reason)
@@ -116,7 +116,7 @@ def _notices(assembly: Assembly, finished: int, *, cancelled: bool) -> tuple[str
     shard = assembly.shard_notices
     notices = [notice for notice in assembly.notices() if notice not in shard]
     if cancelled:
-        notices.append(f"cancelled: {finished} of {len(assembly.plan.cells)} cells were finished")
+        notices.append(f"cancelled: {finished:,} of {len(assembly.plan.cells):,} cells were finished")
     hidden = len(notices) - _SHOWN_NOTICES
     shown = (*notices[:_SHOWN_NOTICES], f"… and {hidden} more notices") if hidden > 0 else tuple(notices)
     return (*shard, *shown)
@@ -141,7 +141,7 @@ def _spec(loaded: LoadedSpec, planned: Sequence[Cell], assembly: Assembly) -> Sp
         replica_aggregation=rule_name(rule if isinstance(rule, str) else rule.at_least),
         positions=dict(loaded.lines),
     )
-    return decide_spec(head, cells)
+    return with_certainty(decide_spec(head, cells))
 
 
 def _sandbox(assembly: Assembly) -> SandboxInfo:

@@ -20,39 +20,45 @@ _HELP = "name results.json of an earlier run, or the folder that holds it"
 
 
 def read_baseline(path: Path, source: str = "") -> Baseline:
-    """The results in a file or a folder. source: where they are from, in words; the path when empty.
+    """The results in a file or a folder. source: where they are from, in words; the path when empty. Raises as
+    `read_results`, and UsageError for results that nothing can be compared with."""
+    return baseline_of(read_results(path, "baseline"), source or str(_file_at(path)))
+
+
+def read_results(path: Path, what: str) -> RunResult:
+    """The results in a file or a folder. what: how messages call them.
 
     The file is never followed through a link, and no special file is waited for. Raises UsageError for a file that
     is missing, is not results, has another version of the format, or is too large.
     """
-    if path.is_dir() and not path.is_symlink():
-        path = path / FILE
-    source = source or str(path)
-    document = _document(path)
+    path = _file_at(path)
+    document = _document(path, what)
     try:
-        return baseline_of(run_from_document(document), source)
+        return run_from_document(document)
     except UsageError as error:
-        if str(path) in error.message or source in error.message:
-            raise
-        raise UsageError(f"the baseline {path}: {error.message}", help=error.help) from None
+        raise UsageError(f"the {what} {path}: {error.message}", help=error.help) from None
 
 
-def _document(path: Path) -> dict[str, object]:
+def _file_at(path: Path) -> Path:
+    return path / FILE if path.is_dir() and not path.is_symlink() else path
+
+
+def _document(path: Path, what: str) -> dict[str, object]:
     try:
         content = read_plain(path, READ_LIMIT)
     except UsageError as error:
-        raise UsageError(f"the baseline {error.message}", help=_HELP) from None
+        raise UsageError(f"the {what} {error.message}", help=_HELP) from None
     except FileNotFoundError:
-        raise UsageError(f"there is no baseline {path}", help=_HELP) from None
+        raise UsageError(f"there is no {what} {path}", help=_HELP) from None
     except OSError as error:
         why = "it is a link, which is not followed" if path.is_symlink() else error.strerror
-        raise UsageError(f"the baseline {path} can't be read: {why}", help=_HELP) from None
+        raise UsageError(f"the {what} {path} can't be read: {why}", help=_HELP) from None
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"the baseline {path} is no JSON document: {error}", help=_HELP) from None
+        raise UsageError(f"the {what} {path} is no JSON document: {error}", help=_HELP) from None
     if not isinstance(document, dict):
-        raise UsageError(f"the baseline {path} holds no results; expected a JSON object", help=_HELP)
+        raise UsageError(f"the {what} {path} holds no results; expected a JSON object", help=_HELP)
     return document
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
-from keystone_action.plan import Selection
+from keystone_action.plan import FailedCells, Selection
 
 if TYPE_CHECKING:
     from keystone_action.scoring.baseline import Baseline
@@ -27,6 +27,7 @@ class RunOptions:
 
     specs: files, directories or globs, relative to `directory`. environ: our own environment, the only place that
     keys and secrets are read from. output: where results go; None = `.keystone/runs/<time>-<id>` below `directory`.
+    failed: only the cells that did not pass in an earlier run.
     shard: (index from 1, count). timeout: seconds for the whole run; after it no further cell starts. max_cost_usd: US
     dollars for agents and judges together; once they are spent no further cell starts and no model is asked.
     tolerate_missing: `specs` are defaults: a missing one is not an error while another one exists.
@@ -40,7 +41,8 @@ class RunOptions:
     baseline: earlier results that this run is compared with; baseline_problem: why there are none although some were
     asked for, empty otherwise. withheld: files that no agent may see, beside those that specs name. summary: where the
     caller puts a copy of the summary. not_enforced: sentences on what this process can't do, whatever sandbox its cells
-    have. gateway: replaces `gateway.mode` of every spec, and switches the gateway on.
+    have. gateway: replaces `gateway.mode` of every spec, and switches the gateway on. verbose: progress is told of each
+    command and service.
     """
 
     specs: tuple[str, ...]
@@ -52,6 +54,7 @@ class RunOptions:
     params: Mapping[str, str] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     filter: str | None = None
+    failed: FailedCells | None = None
     max_concurrency: int | None = None
     sandbox: Literal["auto", "process", "docker"] = "auto"
     shard: tuple[int, int] | None = None
@@ -83,6 +86,7 @@ class RunOptions:
     summary: Path | None = None
     not_enforced: tuple[str, ...] = ()
     gateway: GatewayMode | None = None
+    verbose: bool = False
 
     @property
     def needs_gateway(self) -> str:
@@ -95,7 +99,12 @@ class RunOptions:
     def selection(self) -> Selection:
         """Which cells of the specs are wanted."""
         return Selection(
-            params=self.params, tags=self.tags, filter=self.filter, shard=self.shard, replicas=self.replicas
+            params=self.params,
+            tags=self.tags,
+            filter=self.filter,
+            shard=self.shard,
+            replicas=self.replicas,
+            failed=self.failed,
         )
 
 
@@ -119,6 +128,9 @@ class Progress(Protocol):
 
     def phase(self, cell_id: str, phase: str) -> None:
         """A cell entered a phase of its life: workspace, services, fixtures, setup, agent, checks."""
+
+    def detail(self, cell_id: str, message: str) -> None:
+        """What a cell does: a command, a service. Only told with `RunOptions.verbose`."""
 
     def cell(self, spec_id: str, result: CellResult) -> None:
         """A cell is finished and its journal line is on disk."""

@@ -21,6 +21,7 @@ from keystone_action.runner.cell.cell import run_cell
 from keystone_action.runner.cell.grading import is_earned
 from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.parts import journal as journals
+from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.identify import Identification, Reading, run_facts
 from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
 from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
@@ -155,6 +156,7 @@ async def _run_cells(
         spec = cell.loaded.spec
         if cell.id in before:
             result = with_money_of(result, before[cell.id])
+        assembly.results[cell.id] = result  # if the next cell hangs, the results have it though it was not announced
         return JournalEntry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
 
     def announce(cell: Cell, result: CellResult) -> None:
@@ -162,11 +164,13 @@ async def _run_cells(
         assembly.isolated[cell.id] = sandbox_of(assembly, cell.loaded.spec)
         progress.cell(cell.loaded.spec.id, result)
 
+    finished_cells = FinishedCells(journal, announce)
+    under_way.written = finished_cells.written
     schedule, notices = make_schedule(planned, options, assembly.results, spending.refusal)
     async with anyio.create_task_group() as group:
         if options.resume is None:
             group.start_soon(identification.read, planned)
-        await run_cells(cells, run_one, journal, schedule, announce, entry_of)
+        await run_cells(cells, run_one, finished_cells, schedule, entry_of)
     found = [*notices, *fail_fast_notices(schedule), *budget_notices(spending, assembly.results.values())]
     for notice in found:
         progress.note(notice)
@@ -235,11 +239,11 @@ def budget_notices(spending: Spending, results: Collection[CellResult]) -> list[
     notices = []
     left = sum(result.attempts == 0 for result in results)
     if left and (why := spending.refusal()):
-        notices.append(f"max-cost-usd: {why}; not run: {left} of {len(results)} cells")
+        notices.append(f"max-cost-usd: {why}; not run: {left:,} of {len(results):,} cells")
     if unknown := sum(
         result.usage.get("spent_usd", 0) is None or result.judge_usage.get("cost_usd", 0) is None for result in results
     ):
-        notices.append(f"max-cost-usd: what {unknown} of {len(results)} cells cost is unknown, and is not counted")
+        notices.append(f"max-cost-usd: what {unknown:,} of {len(results):,} cells cost is unknown, and is not counted")
     return notices
 
 

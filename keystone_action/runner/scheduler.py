@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.runner.parts.journal import Journal
+from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.scoring.aggregate import with_money_of
 from keystone_action.scoring.composite import first_line
@@ -48,17 +48,21 @@ class Schedule:
 async def run_cells(
     cells: Sequence[Cell],
     run_cell: RunCell,
-    journal: Journal,
+    finished: FinishedCells,
     schedule: Schedule,
-    announce: Callable[[Cell, CellResult], None],
     entry_of: EntryOf,
 ) -> None:
-    """Run all cells; each is announced when its line is on the disk. entry_of: makes the line of a cell. Raises
+    """Run all cells; `finished` announces each when its line is on the disk. entry_of: makes the line of a cell. Raises
     OutputError when that fails."""
     queue = _Queue(cells, schedule.per_spec)
-    async with anyio.create_task_group() as group:
-        for _ in range(min(schedule.concurrency, len(cells))):
-            group.start_soon(_work, queue, run_cell, journal, schedule, announce, entry_of)
+    async with anyio.create_task_group() as writing:
+        writing.start_soon(finished.run)
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(min(schedule.concurrency, len(cells))):
+                    group.start_soon(_work, queue, run_cell, finished, schedule, entry_of)
+        finally:
+            finished.close()
 
 
 class _Queue:
@@ -112,9 +116,8 @@ class _Queue:
 async def _work(
     queue: _Queue,
     run_cell: RunCell,
-    journal: Journal,
+    finished: FinishedCells,
     schedule: Schedule,
-    announce: Callable[[Cell, CellResult], None],
     entry_of: EntryOf,
 ) -> None:
     while (cell := await queue.take()) is not None:
@@ -125,11 +128,7 @@ async def _work(
         result = await _attempts(cell, run_cell, schedule)
         _stop(cell, result, schedule)
         queue.done(cell)
-        entry = await entry_of(cell, result)
-        # A finished cell is kept even when the run is being cancelled.
-        with anyio.CancelScope(shield=True):
-            kept = await journal.add(entry)
-        announce(cell, kept)
+        await finished.add(cell, await entry_of(cell, result))
 
 
 def _stop(cell: Cell, result: CellResult, schedule: Schedule) -> None:

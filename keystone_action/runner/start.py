@@ -11,13 +11,15 @@ import anyio
 
 from keystone_action.errors import SandboxError, SecretError
 from keystone_action.evidence.masking import Masker
-from keystone_action.files.descent import walk_down
+from keystone_action.files.descent import is_small, walk_down
 from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.setup.kept import KeptSetups
+from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES
 from keystone_action.runner.certificates import copy_certificates
 from keystone_action.runner.concurrency import company
+from keystone_action.runner.first_copies import FirstCopies
 from keystone_action.runner.gateways import LazyGateways, provider_keys
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
@@ -36,9 +38,6 @@ if TYPE_CHECKING:
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.fixtures import SecretEntry
     from keystone_action.spec.models.spec import Spec
-
-LIGHT_ENTRIES = 32
-LIGHT_BYTES = 1 << 18
 
 
 async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
@@ -62,6 +61,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
         run.author_files.add_all(loaded.author_files, loaded.withheld)
     run.host = Host(run.roots.cells)
     run.kept_setups = KeptSetups(run.roots.private)
+    run.first_copies = FirstCopies(run.roots.private)
     await _find_certificates(run)
     left_out = [run.directory, options.directory / ".keystone", run.roots.path, run.container_roots.path]
     await anyio.to_thread.run_sync(
@@ -203,16 +203,10 @@ def is_light(loaded: LoadedSpec) -> bool:
     """Whether a spec's workspace has only a few small files and no git history."""
     if loaded.spec.workspace is None:
         return True
-    entries = size = 0
-    try:
-        for _, _, found in walk_down(loaded.code_path(loaded.spec.workspace).resolve()):
-            entries += len(found)
-            if entries > LIGHT_ENTRIES or ".git" in {entry.name for entry in found}:
-                return False
-            size += sum(entry.stat(follow_symlinks=False).st_size for entry in found)
-    except OSError:
+    workspace = loaded.code_path(loaded.spec.workspace).resolve()
+    if not is_small(workspace, most_entries=LIGHT_ENTRIES, most_bytes=LIGHT_BYTES):
         return False
-    return size <= LIGHT_BYTES
+    return not any(".git" in {entry.name for entry in found} for _, _, found in walk_down(workspace))
 
 
 def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:

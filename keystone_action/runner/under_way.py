@@ -15,6 +15,8 @@ from keystone_action.errors import HarnessError, SandboxError, SecretError
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.cell.layout import results_places
 from keystone_action.runner.certificates import Certificates
+from keystone_action.runner.first_copies import FirstCopies
+from keystone_action.runner.leavings import Leavings
 from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
@@ -149,7 +151,8 @@ class RunUnderWay:
     """What all cells of a run share: what the run was asked for, then what `start.py` makes of it.
 
     directory: for results. facilities: what preflight found. identified: to be awaited before an agent starts, see
-    `parts/identify.py`. spending: of agents and judges.
+    `parts/identify.py`. spending: of agents and judges. written: to be awaited before an agent starts, see
+    `parts/finished_cells.py`.
 
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
     also of the author's own scripts. containers: the engine, where there is one. gateways: those to models. versions:
@@ -157,7 +160,8 @@ class RunUnderWay:
     secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is so
     small that it is copied faster than a thread is woken. author_files: bytes of the author's files, read before the
     first agent started. host: what scripts on the host find. kept_setups: what `setup` left in cells of the process
-    sandbox. certificates: of the host, for `setup` there.
+    sandbox. certificates: of the host, for `setup` there. leavings: of cells that ended, on their way to be removed.
+    first_copies: of workspaces that are equal in all cells of a spec.
     """
 
     options: RunOptions
@@ -169,6 +173,7 @@ class RunUnderWay:
     facilities: Facilities
     identified: Callable[[], Awaitable[None]]
     spending: Spending
+    written: Callable[[], Awaitable[None]] = field(init=False)
 
     roots: Roots = field(init=False)
     container_roots: Roots = field(init=False)
@@ -186,6 +191,8 @@ class RunUnderWay:
     author_files: AuthorFiles = field(default_factory=AuthorFiles)
     host: Host = field(init=False)
     kept_setups: KeptSetups = field(init=False)
+    leavings: Leavings = field(default_factory=Leavings)
+    first_copies: FirstCopies = field(init=False)
     certificates: Certificates = field(default_factory=Certificates)
 
     @property

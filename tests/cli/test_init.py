@@ -56,6 +56,7 @@ def test_what_it_writes_is_valid_and_never_overwritten(tmp_path: Path, name: str
     preset = load_preset(name)
     assert specs[1].pop("setup") == {"commands": [preset.install_command(preset.seen)]}
     assert specs[1].pop("base") in {"node:22", "python:3.12"}
+    assert [spec.pop("id") for spec in specs] == ["first-spec", "first-spec-in-container"]
     assert specs[0] == specs[1]
     assert specs[0]["agent"]["type"] == name
     assert ("model" in specs[0]["agent"]) is preset.model.required

@@ -102,3 +102,27 @@ def test_specs_are_found_in_directories_and_by_globs(tmp_path: Path) -> None:
     assert [one["id"] for one in found.document["specs"]] == ["one", "two"]
     assert keystone("validate", ".", directory=tmp_path).out.count("valid") == 2
     assert keystone("run", "c", directory=tmp_path).code == 2
+
+
+def test_without_a_spec_those_below_the_directory_run(tmp_path: Path) -> None:
+    """2: "`keystone run [SPEC…]` (… none = `.`, for `validate` and `plan` too)"."""
+    folders = (
+        "evals",
+        ".git",
+        ".venv/lib",
+        "node_modules/x",
+        ".keystone/runs/x",
+        "results/cells/x",
+        "results/services",
+    )
+    for number, folder in enumerate(folders):
+        (tmp_path / folder).mkdir(parents=True)
+        text = spec().replace("id: small", f"id: spec-{number}")
+        (tmp_path / folder / "a.keystone.yaml").write_text(text, "utf-8")
+    for name in ("results.json", "journal.jsonl"):
+        (tmp_path / "results" / name).write_text("", "utf-8")
+    assert keystone("plan", directory=tmp_path).out == "spec-0.r0\n"
+    assert keystone("validate", directory=tmp_path).out.startswith("evals/a.keystone.yaml: spec-0: valid")
+    called = keystone("run", "--output", "out", directory=tmp_path)
+    assert (called.code, [one["id"] for one in called.document["specs"]]) == (0, ["spec-0"])
+    assert keystone("plan", "results/cells", directory=tmp_path).out == "spec-5.r0\n", "a folder that is named is meant"

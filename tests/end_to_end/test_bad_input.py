@@ -34,7 +34,8 @@ def test_directory_without_specs(tmp_path):
 
 
 def test_no_spec_named(tmp_path):
-    sentence(keystone("run", directory=tmp_path), 2, "SPEC")
+    for command in ("run", "validate", "plan"):
+        sentence(keystone(command, directory=tmp_path), 2, "there is no keystone.yaml", str(tmp_path), "keystone init")
 
 
 @pytest.mark.parametrize("number", ["1.5", "nan"])

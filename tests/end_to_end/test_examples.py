@@ -11,6 +11,7 @@ from support.action_job import EIGHT
 from support.called_once import called_once
 from support.command_line import ROOT, Called, keystone
 from support.model_server import ModelServer, answer
+from support.recorded_examples import REPLAYED
 
 from tools.github_page.recorded import document
 
@@ -54,7 +55,7 @@ def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_every_example_has_both_variants():
     found = {path.parent.name for path in EXAMPLES.glob("*/keystone.yaml")}
-    assert found == {"reconcile", "fix-tests", "custom-check"}
+    assert found == {*NAMES, *REPLAYED}
     assert found == {path.parent.name for path in EXAMPLES.glob("*/broken.keystone.yaml")}
 
 

@@ -122,7 +122,9 @@ def test_forks_run_side_by_side_and_one_that_takes_too_long_is_killed(tmp_path: 
     assert server.run(["x"], tmp_path, probe, 60).returncode == 1
 
 
-@pytest.mark.parametrize("words", [["--version"], ["run"], ["runn"], ["validate", "keystone.yaml"], ["schema"]])
+@pytest.mark.parametrize(
+    "words", [["--version"], ["run", "nowhere"], ["runn"], ["validate", "keystone.yaml"], ["schema"]]
+)
 def test_the_command_says_the_same(tmp_path: Path, words: list[str]) -> None:
     (tmp_path / "keystone.yaml").write_text(spec())
     own, fork = started(words, tmp_path, ENVIRONMENT), keystone(*words, directory=tmp_path)

@@ -200,7 +200,7 @@ def test_checks_lead_to_their_lines_where_the_head_has_the_same_file(
     written += [path.read_text() for path in tmp_path.rglob("comment.md")]
     for text in (done.summary, *written):
         assert (f"/octo/agents/blob/{linked}/keystone.yaml#L6)" in text) == bool(linked)
-        assert ("/blob/" in text) == bool(linked)
+        assert ("/octo/agents/blob/" in text) == bool(linked)
     assert written
 
 

@@ -114,8 +114,8 @@ def test_a_baseline_of_the_base_branch(job: ActionJob, github_of_job: FakeGitHub
     assert (broken.exit_code, broken.outputs["verdict"], broken.rejected) == (1, "fail", []), broken.raw_log
     (comment,) = state.comments
     for text in (broken.summary, comment.body):
-        assert "**Against the baseline:** 1 broken\n" in text
-        assert "| ❌ | `suite` › `done`<br>broken | pass → fail |" in text
+        assert "**Against the baseline:** 1 broken · " in text
+        assert "| ❌ `suite` › `done`<br>broken | pass → fail" in text
         assert "`never`<br>broken" not in text
     assert [one["state"] for one in state.statuses] == ["pending", "failure", "pending", "failure"]
 

@@ -291,7 +291,10 @@ def test_what_can_not_be_joined(ready: Path, command: Callable[..., Called], cha
         (["nowhere"], "there is no folder /"),
         (["empty"], "there are no results in"),
         (["empty", "--fail-on", "regressions"], "none of threshold, regression, error, never"),
-        (["empty", "--threshold", "0.5"], "unrecognized arguments"),
+        (
+            ["empty", "--threshold", "0.5"],
+            "no option --threshold: it is an option of `keystone run`",
+        ),
         (["empty", "--summary", "empty"], "is a directory"),
     ],
 )

@@ -24,6 +24,8 @@ from support.process_world import eventually, runs
 from keystone_action import signals
 
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
+WATCHED = "{file_changes: true}"
+"""So that what the agent left is looked at in a thread, as it is wherever that may take a while."""
 SOON = "within('signals', RUN_SECONDS=1.0)\n"
 FIRST = "only=lambda before, after: not os.path.exists('compare_entries.reached')"
 INT, TERM = signal.SIGINT, signal.SIGTERM
@@ -104,7 +106,7 @@ def test_before_anything_has_begun_it_ends_with_a_word(driven: Any, module: str,
     assert not (run.directory / "out").exists()
 
 
-@pytest.mark.parametrize(("place", "number"), [("render_html", INT), ("results_pieces", TERM)])
+@pytest.mark.parametrize(("place", "number"), [("html_pieces", INT), ("results_pieces", TERM)])
 def test_while_reports_are_written_none_is_lost(driven: Any, place: str, number: int) -> None:
     run = driven(f"at('report.write', {place!r}, wait)")
     run.until(place)
@@ -141,7 +143,9 @@ def test_a_second_signal_loses_no_result_of_the_first(driven: Any) -> None:
 
 def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any) -> None:
     second = "only=lambda *_: not once.append(1) and len(once) > 1"
-    run = driven(f"{SOON}once = []\nat('runner.cell.cell', 'compare_entries', hang, {second})", spec() + TWO)
+    run = driven(
+        f"{SOON}once = []\nat('runner.cell.cell', 'compare_entries', hang, {second})", spec(audit=WATCHED) + TWO
+    )
     run.until("compare_entries")
     run.process.send_signal(INT)
     code, err = run.end()
@@ -161,8 +165,8 @@ def test_a_loop_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any
 
 
 def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -> None:
-    run = driven("within('signals', _EXIT_SECONDS=2.0)\nat('report.write', 'render_html', hang)")
-    run.until("render_html")
+    run = driven("within('signals', _EXIT_SECONDS=2.0)\nat('report.write', 'html_pieces', hang)")
+    run.until("html_pieces")
     run.process.send_signal(signal.SIGTERM)
     code, err = run.end()
     assert (code, "did not end in time" in err) == (130, True)
@@ -171,7 +175,7 @@ def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -
 
 @hostile("signals", "code in C keeps the interpreter's lock for ever", held_by="a watchdog process", sandbox="none")
 @pytest.mark.parametrize(
-    "place", ["at('runner.cell.cell', 'compare_entries', seize)", "at('report.write', 'render_html', seize)"]
+    "place", ["at('runner.cell.cell', 'compare_entries', seize)", "at('report.write', 'html_pieces', seize)"]
 )
 def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
     run = driven(f"within('signals', _KILL_SECONDS=2.0)\n{place}")
@@ -185,14 +189,14 @@ def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str
 def test_without_a_signal_nobody_is_killed(driven: Any) -> None:
     # Longer than the watchdog would give it: only the wait of the program under test, not of an outcome.
     wait = "lambda name: time.sleep(3)"
-    run = driven(f"within('signals', _KILL_SECONDS=2.0)\nat('report.write', 'render_html', {wait})")
+    run = driven(f"within('signals', _KILL_SECONDS=2.0)\nat('report.write', 'html_pieces', {wait})")
     assert run.end()[0] == 0
     assert run.verdicts == ["pass"]
 
 
 def test_the_watchdog_ends_with_the_program(driven: Any) -> None:
-    run = driven("at('report.write', 'render_html', wait)")
-    run.until("render_html")
+    run = driven("at('report.write', 'html_pieces', wait)")
+    run.until("html_pieces")
     children = Path(f"/proc/{run.process.pid}/task/{run.process.pid}/children").read_text().split()
     assert children, "there is a watchdog"
     os.kill(run.process.pid, signal.SIGKILL)
@@ -204,7 +208,7 @@ def test_the_watchdog_ends_with_the_program(driven: Any) -> None:
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
     place = f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})"
     given_up = "within('runner.cell.limit', _CLEANUP_SECONDS=1.0, _UNWIND_SECONDS=1.0)\n"
-    run = driven(given_up + place, spec(resources="{timeout: 6s}") + TWO)
+    run = driven(given_up + place, spec(resources="{timeout: 6s}", audit=WATCHED) + TWO)
     code, err = run.end()
     assert code == 3, err
     assert run.verdicts == ["error", "pass"]
@@ -215,7 +219,7 @@ def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) 
 def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None:
     wait = "lambda name: (open(name + '.reached', 'w'), time.sleep(1))"
     place = f"at('runner.cell.cell', 'compare_entries', {wait}, {FIRST})"
-    run = driven(place, spec(resources="{timeout: 60s}") + TWO)
+    run = driven(place, spec(resources="{timeout: 60s}", audit=WATCHED) + TWO)
     assert run.end()[0] == 0
     assert run.verdicts == ["pass", "pass"]
 

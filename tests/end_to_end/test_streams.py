@@ -145,7 +145,7 @@ def test_a_report_into_a_pipe_that_does_not_block_is_whole(tmp_path):
         text = reading.result().lstrip(b"x")
     os.close(read)
     assert (done.code, done.err) == (0, "")
-    assert json.loads(text)["title"] == "Keystone spec"
+    assert json.loads(text)["type"] == "object"
 
 
 def full_pipe() -> tuple[int, int]:
@@ -176,7 +176,8 @@ def test_a_log_of_both_streams_has_each_cell_once(tmp_path):
     log = (tmp_path / "log").read_text().splitlines()
     assert sum(line.startswith("fail ") for line in log) == 3
     assert not [line for line in log if line.startswith("[")]
-    assert log[-1].startswith("Keystone: small failed in 3 of 3 cells: ")
+    assert log[-2].startswith("Keystone: small failed in 3 of 3 cells: ")
+    assert log[-1].startswith("report: .keystone/runs/")
 
 
 def test_a_terminal_without_unicode_gets_question_marks_and_documents_stay_whole(tmp_path):
@@ -185,7 +186,8 @@ def test_a_terminal_without_unicode_gets_question_marks_and_documents_stay_whole
     assert "passed: 1 of 1 check ? composite 1.00, needs 1.00" in called.out
     for kind, expected in (("md", "✅"), ("html", "✓"), ("json", '"verdict": "pass"')):
         assert expected in keystone("report", "out", "--format", kind, directory=tmp_path, environ=ASCII).out
-    assert json.loads(keystone("schema", directory=tmp_path, environ=ASCII).out)["title"] == "Keystone spec"
+    schema = json.loads(keystone("schema", directory=tmp_path, environ=ASCII).out)
+    assert schema["description"].startswith("What an agent is asked to do")
 
 
 def test_what_is_wrong_with_specs_starts_each_line_with_its_place(tmp_path):
@@ -220,7 +222,11 @@ def test_a_newcomer_is_told_how_to_begin(tmp_path):
     called = keystone(directory=tmp_path)
     assert called.code == 2
     assert "keystone init first" in called.err
-    assert "did you mean run?" in keystone("runn", directory=tmp_path).err
+    assert called.out == ""
+    assert [
+        word for word in ("init", "validate", "run", "report", "doctor") if f"keystone {word}" not in called.err
+    ] == []
+    assert "did you mean `keystone run`?" in keystone("runn", directory=tmp_path).err
 
 
 def test_no_directory_for_temporary_files_is_not_told_of_stdout(tmp_path, monkeypatch, capsys):

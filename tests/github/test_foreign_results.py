@@ -102,3 +102,21 @@ def test_scores_above_one_are_refused(tmp_path: Path) -> None:
     assert read_foreign_results(left(tmp_path, lambda document: document.update(composite=0.5))) == replace(
         PASSING, composite=0.5
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("pass_rate", {"value": 1.0, "low": 0.2, "high": 1.0, "n": -1}),
+        ("composite_interval", {"low": 0.5, "high": 1.5, "n": 5, "unit": "scenarios", "method": "bootstrap"}),
+        ("composite_interval", {"low": 0.5, "high": 0.9, "n": -5, "unit": "scenarios", "method": "bootstrap"}),
+        ("composite_interval", {"low": 0.5, "high": 0.9, "n": 5, "unit": "<img>", "method": "bootstrap"}),
+        ("reliability", {"replicas": 5, "groups": 1, "pass_at_k": [0.6, 2.0], "pass_hat_k": [0.6, 0.3]}),
+        ("reliability", {"replicas": 5, "groups": -1, "pass_at_k": [0.6, 0.9], "pass_hat_k": [0.6, 0.3]}),
+        ("smallest_drop", {"replicas": 5, "rate": 1.0, "drop": -0.8, "drop_with_power": None}),
+        ("smallest_drop", {"replicas": 10**13, "rate": 1.0, "drop": 0.8, "drop_with_power": None}),
+    ],
+)
+def test_figures_of_certainty_out_of_range_are_refused(tmp_path: Path, name: str, value: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        read_foreign_results(left(tmp_path, lambda document: document["specs"][0].update({name: value})))

@@ -32,7 +32,7 @@ def test_with_arguments_it_is_the_command() -> None:
 def test_without_a_workflow_it_is_the_command() -> None:
     ran = start(env={})
     assert ran.returncode == 2
-    assert "keystone --help" in ran.stderr
+    assert "keystone help" in ran.stderr
     assert "::" not in ran.stdout
 
 

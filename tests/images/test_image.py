@@ -282,6 +282,16 @@ def test_what_is_in_it(inside: Inside) -> None:
     assert inside("/opt/keystone/bin/python -c 'import keystone_action.evaluate'").returncode == 0
 
 
+@pytest.mark.parametrize(
+    ("python", "module"), [("/opt/keystone/bin/python", "anthropic.types"), ("python3", "_pytest.terminal")]
+)
+def test_packages_have_their_byte_code_with_their_own_paths(inside: Inside, python: str, module: str) -> None:
+    """Built elsewhere, it would name files that are not there in every traceback."""
+    program = f"import {module} as m, os; print(m.__loader__.get_code(m.__name__).co_filename == m.__file__"
+    ran = inside(f"{python} -I -c '{program}, os.path.exists(m.__cached__))'")
+    assert ran.stdout == "True True\n", ran.stderr
+
+
 def test_libraries_work(inside: Inside) -> None:
     ran = inside(f"/opt/keystone/bin/python -I -c '{LIBRARIES}'")
     assert (ran.returncode, ran.stdout) == (0, "ok\n"), ran.stderr

@@ -65,3 +65,16 @@ def test_what_the_image_copies_is_let_into_the_build() -> None:
     sources = {source for line in copied for source in line.split()}
     assert sources == let_in - {"Dockerfile"}
     assert all((ROOT / source).exists() for source in sources)
+
+
+@pytest.mark.parametrize("processor", ["x86_64", "aarch64"])
+@pytest.mark.parametrize("python", ["cp311", "cp312", "cp313"])
+def test_the_image_needs_no_compiler_on_either_processor(processor: str, python: str) -> None:
+    """Bases with these versions of Python are common; pip is told to take wheels alone."""
+    for name in {*requirements("requirements.lock"), *requirements("requirements-graders.lock")} - {"pywin32"}:
+        wheels = [wheel["url"].rpartition("/")[2] for wheel in LOCKED[name]["wheels"]]
+        everywhere = any(wheel.endswith("-none-any.whl") for wheel in wheels)
+        fitting = (
+            wheel for wheel in wheels if re.search(f"-({python}|cp3\\d+-abi3|py3-none).*manylinux.*{processor}", wheel)
+        )
+        assert everywhere or any(fitting), name

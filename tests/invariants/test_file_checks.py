@@ -113,6 +113,9 @@ def test_all_conditions_must_hold(workspace: Path, conditions: dict[str, object]
     assert status({"type": "file_content", "path": "out.json", **conditions}, workspace)[0] == expected
 
 
+FAR = "x" * 100
+
+
 @pytest.mark.parametrize(
     ("text", "wanted", "said"),
     [
@@ -126,6 +129,12 @@ def test_all_conditions_must_hold(workspace: Path, conditions: dict[str, object]
         ("x", "", "differs in line 1: expected no such line, found 'x'."),
         ("a\u2028b\nc", "a\u2028b\nd", "differs in line 2: expected 'd', found 'c'."),
         ("x" * 90, "X", f"differs in line 1: expected 'X', found {'x' * 80!r}…."),
+        (
+            "x" * 100 + "a",
+            "x" * 100 + "b",
+            f"differs in line 1: expected …{'x' * 20 + 'b'!r}, found …{'x' * 20 + 'a'!r}.",
+        ),
+        ("1\n2\n3\n", "a\n2\n", "differs in line 1: expected 'a\\n', found '1\\n' (lines that differ: 2)."),
         ("one", ["one", "two"], "differs in line 1: expected 'two', found 'one'."),
     ],
 )

@@ -73,7 +73,7 @@ def gate_failure() -> RunResult:
             verdict="fail",
             composite=0.0,
             threshold_source="input",
-            pass_rate=PassRate(0.0, 0.0, 0.79),
+            pass_rate=PassRate(0.0, 0.0, 0.79, 1),
         ),
         verdict="fail",
         composite=0.0,
@@ -100,7 +100,7 @@ def high_composite_failure() -> RunResult:
             verdict="fail",
             composite=0.9,
             groups=(group,),
-            pass_rate=PassRate(0.9, 0.596, 0.982),
+            pass_rate=PassRate(0.9, 0.596, 0.982, 10),
         ),
         verdict="fail",
         composite=0.9,
@@ -157,7 +157,7 @@ def flaky() -> RunResult:
             pass_threshold=0.6,
             groups=(group,),
             replica_aggregation="majority",
-            pass_rate=PassRate(0.667, 0.208, 0.939),
+            pass_rate=PassRate(0.667, 0.208, 0.939, 3),
         ),
         verdict="flaky",
         composite=0.667,
@@ -226,7 +226,7 @@ def matrix() -> RunResult:
         composite=0.7372,
         pass_threshold=0.7,
         groups=tuple(groups),
-        pass_rate=PassRate(0.833, 0.552, 0.953),
+        pass_rate=PassRate(0.833, 0.552, 0.953, 12),
     )
     return run(crud, passing().specs[0], verdict="fail", composite=0.8506, duration_s=218.0)
 
@@ -291,7 +291,7 @@ def forbidden() -> RunResult:
         ),
     )
     lines = {"forbidden.db_writes_outside": 31, "forbidden.secrets_in_logs": 32, "forbidden.file_writes_outside": 33}
-    judged = spec("reconcile-customers", broken, verdict="fail", composite=0.0, pass_rate=PassRate(0.0, 0.0, 0.79))
+    judged = spec("reconcile-customers", broken, verdict="fail", composite=0.0, pass_rate=PassRate(0.0, 0.0, 0.79, 1))
     return run(
         replace(judged, positions={**judged.positions, **lines}),
         verdict="fail",
@@ -322,7 +322,7 @@ def no_such_program() -> RunResult:
             failed,
             verdict="fail",
             composite=0.0,
-            pass_rate=PassRate(0.0, 0.0, 0.79),
+            pass_rate=PassRate(0.0, 0.0, 0.79, 1),
         ),
         verdict="fail",
         composite=0.0,

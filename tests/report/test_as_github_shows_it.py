@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from markdown import OUR_PAGES
 from samples import SAMPLES, flaky, gate_failure
 from test_comment_text import RUN_URL, comment
 from test_compared import WEAKER, baseline, difference
@@ -55,7 +56,7 @@ def drawn(all_drawn: dict[tuple[str, str], Seen]) -> dict[tuple[str, str], Seen]
 def test_nothing_on_a_page_runs_loads_or_leads_elsewhere(drawn: dict[tuple[str, str], Seen]) -> None:
     for place, page in drawn.items():
         assert (page.scripts, page.asked) == (0, ()), place
-        assert set(page.links) <= {RUN_URL, f"{RUN_URL}#artifacts"}, place
+        assert set(page.links) <= {RUN_URL, f"{RUN_URL}#artifacts", *OUR_PAGES}, place
 
 
 def test_the_first_line_says_product_spec_and_verdict(drawn: dict[tuple[str, str], Seen]) -> None:

@@ -17,6 +17,7 @@ from markdown import LINKED_BY_THE_FORGE, tokens
 from samples import SAMPLES, hostile, passing
 from support.sample_parts import run
 
+from keystone_action.report.addresses import check_page
 from keystone_action.report.author import summary as author_summary
 from keystone_action.report.author.summary import VARIABLES, TemplateProblem, check_template, render_author_summary
 from keystone_action.report.summary import render_summary, summary_variables
@@ -194,7 +195,7 @@ def test_a_summary_without_our_verdict_first_is_a_problem_however_it_came_about(
 def test_specs_can_be_gone_over_more_than_once() -> None:
     shown = render_author_summary(head("{% for item in specs %}{{ item.spec.id | code }}{% endfor %}"), NAME, passing())
     assert shown.count("`reconcile-customers`") == 1
-    assert "| ✅ `email_quality` · Email is well-written" in shown
+    assert f"| ✅ `email_quality` · [llm_as_judge]({check_page('llm_as_judge')}) · Email is well-written" in shown
 
 
 def test_macros_and_names_of_a_template_are_known_to_it() -> None:
@@ -263,7 +264,7 @@ def test_text_of_others_stays_text(text: str) -> None:
 
 
 def test_a_hostile_run_is_as_harmless_as_in_our_own() -> None:
-    names = ("reasons", "baseline", "notes", "spec", "footer")
+    names = ("reasons", "specs", "baseline", "notes", "spec", "footer")
     text = head("{{ run.specs[0].id }}{{ run.specs[0].cells[0].invariants[0].message | code }}")
     text += "".join(f"{{% block {name} %}}{{% endblock %}}" for name in names)
     assert_harmless(render_author_summary(text, NAME, hostile()))

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from markdown import LINKED_BY_THE_FORGE, tokens
+from markdown import LINKED_BY_THE_FORGE, OUR_PAGES, tokens
 from samples import SAMPLES, passing
 from support.sample_parts import HOSTILE, NO_LOGS, TESTS_FAIL, TESTS_PASS, cell, check, run, spec
 
@@ -57,7 +57,7 @@ def assert_harmless(text: str) -> None:
     assert foreign == []
     assert not {t.type for t in found} & {"image", "s_open", "hr", "code_block", "em_open"}
     links = {t.attrs["href"] for t in found if t.type == "link_open"}
-    assert links <= {RUN_URL, f"{RUN_URL}#artifacts"}
+    assert links <= {RUN_URL, f"{RUN_URL}#artifacts", *OUR_PAGES}
     assert not [t.content for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
     assert not [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
     assert text.count("<!--") == len(re.findall(r"^<!-- keystone-action ", text, re.MULTILINE)) <= 2
@@ -92,7 +92,8 @@ def test_product_and_verdict_come_first_and_nothing_acts(name: str) -> None:
     "url", ["javascript:alert(1)", "https://x.example/a)b", "https://x.example/ y", "http://a@b/c", "//x", "https://"]
 )
 def test_no_address_but_a_plain_one_is_linked(url: str) -> None:
-    assert "](" not in comment(passing(), replace(FACTS, run_url=url))
+    found = [t.attrs["href"] for t in tokens(comment(passing(), replace(FACTS, run_url=url))) if t.type == "link_open"]
+    assert set(found) <= OUR_PAGES
 
 
 def test_an_address_of_a_comment_is_linked_where_it_is_plain() -> None:
@@ -141,11 +142,25 @@ def big(cells: int, message: str) -> RunResult:
 
 
 def test_of_many_failing_checks_most_are_folded() -> None:
-    text = comment(big(60, "broken"))
+    failed = [check(f"c{n}", "fail", message="broken") for n in range(60)]
+    one = cell("c", *failed, verdict="fail", composite=0.0, agent=None)
+    text = comment(run(spec("s", one, verdict="fail", composite=0.0), verdict="fail", composite=0.0))
     shown, _, folded = text.partition("<details>\n<summary>30 more failing checks</summary>\n")
     assert shown.count("| ❌ ") == 10
     assert folded.partition("</details>")[0].count("| ❌ ") == 30
     assert "</details>\n\n… and 20 more in the job summary.\n" in folded
+
+
+def test_many_specs_are_one_table_and_those_that_passed_are_folded() -> None:
+    text = comment(big(60, "broken"))
+    assert text.count("\n| ❌ ") == 40
+    assert "\n… and 20 more in the job summary.\n" in text
+    result = big(3, "broken")
+    result = run(*result.specs, *(spec(f"p{n}", cell(f"p{n}", TESTS_PASS)) for n in range(37)), verdict="fail")
+    shown, _, folded = comment(result).partition("<summary>✅ 37 specs passed</summary>\n")
+    assert shown.count("\n| ❌ ") == 3
+    assert folded.partition("</details>")[0].count("\n| ✅ ") == 37
+    assert "evals/p36/keystone.yaml | 1/1 · 1.00 |" in folded
 
 
 @pytest.mark.parametrize("limit", [COMMENT_LIMIT, 16_384, 6_000])
@@ -316,6 +331,7 @@ def test_a_running_comment_says_how_far_and_keeps_the_last_result() -> None:
     assert LastResult.decode(MARKER.memory(text)) == before()
     assert_harmless(text)
     assert "The last result" not in render_running(CommentProgress(1), MARKER, FACTS)
+    assert "6,612 of 10,005 cells finished" in render_running(CommentProgress(10_005, 6_000, 612), MARKER, FACTS)
 
 
 def test_the_hostile_sample_reaches_the_comment() -> None:

@@ -7,15 +7,15 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from markdown import shown, tokens
+from markdown import OUR_PAGES, shown, tokens
 from samples import SAMPLES
 from support.sample_parts import HOSTILE
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.report import console
-from keystone_action.report.compared import MAX_CHANGED_SPECS, MAX_ROWS, baseline_lines, gate_lines, gate_view
 from keystone_action.report.render import render
 from keystone_action.report.results import render_results
+from keystone_action.report.sentences.compared import MAX_CHANGED_SPECS, MAX_ROWS, baseline_lines, gate_lines, gate_view
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document, run_to_document
@@ -52,6 +52,8 @@ def difference(change: str = "broken", **more: Any) -> Difference:
         "passed_after": 0,
         "total_after": 5,
         "p_value": 0.0079,
+        "p_worse": 0.004,
+        "regression": "test" if change == "broken" else None,
     }
     return Difference(**(values | more))
 
@@ -140,7 +142,9 @@ def test_nothing_is_said_where_nothing_changed(nothing: SpecChanges | None) -> N
 
 def test_a_problem_is_said_although_no_change_is_known() -> None:
     text = render_summary(run(spec_changes=changes(problem="it is not in this checkout; set fetch-depth: 0")))
-    assert text.splitlines()[1].startswith("> **Whether this change weakens its own gate is not known: it is not in")
+    told = "ℹ️ Whether this change weakens its own gate is not known: it is not in this checkout; set `fetch-depth: 0`"
+    assert text.splitlines()[2].replace("`", "") == told.replace("`", "")
+    assert "[!" not in text
 
 
 def test_what_is_known_beside_a_problem_is_said_too() -> None:
@@ -152,17 +156,17 @@ def test_what_is_known_beside_a_problem_is_said_too() -> None:
 
 
 def test_a_comparison_in_every_report() -> None:
-    flaky = difference("flaky", after="flaky", passed_after=3, score_after=0.6, p_value=0.44)
+    flaky = difference("flaky", after="flaky", passed_after=3, score_after=0.6, p_value=0.44, p_worse=0.22)
     result = run(
         baseline=baseline(difference(), flaky, difference("new", before=None, score_before=None, p_value=None))
     )
     text = render_summary(result)
     assert "**Against the baseline:** 1 broken, 1 flaky, 1 new" in text
     assert (
-        "| ❌ | `reconcile (model=a)` › `email_sent_once`<br>broken, more than noise (p = 0.0079) "
-        "| pass (5/5) → fail (0/5) | 1.00 → 0.25 (−0.75) |" in text
+        "| ❌ `reconcile (model=a)` › `email_sent_once`<br>broken, more than noise (p = 0.004, one-sided) "
+        "| pass (5/5) → fail (0/5)<br>1.00 → 0.25 (−0.75) |" in text
     )
-    assert "flaky, could be noise (p = 0.44) | pass (5/5) → flaky (3/5)" in text
+    assert "flaky, could be noise (p = 0.22, one-sided) | pass (5/5) → flaky (3/5)" in text
     assert "Against the baseline: 1 broken, 1 flaky, 1 new" in render(result, "html")
     lines = list(baseline_lines(result.baseline, result))
     assert lines[0].startswith("against the baseline: 1 broken, 1 flaky, 1 new (run 7 of main")
@@ -179,6 +183,81 @@ def test_what_is_to_be_known_before_believing_it() -> None:
     assert "Only a part of the cells ran here" in told
 
 
+def replicas(passed: int, total: int, **more: Any) -> RunResult:
+    verdicts = ["pass"] * passed + ["fail"] * (total - passed)
+    cells = [cell("alpha", "one", n, verdict) for n, verdict in enumerate(verdicts)]
+    return whole([spec("alpha", cells, **more)])
+
+
+def told_of(before: RunResult, after: RunResult) -> list[str]:
+    return list(baseline_lines(compare(before, after, source="x"), after))
+
+
+def test_which_rule_counted_is_said() -> None:
+    """Contract, 5.4: "the report says which"."""
+    told = told_of(replicas(5, 5), replicas(1, 5))
+    assert "Regressions: 2 by the one-sided exact test (p < 0.05)." in told
+    assert any("pass (5/5) → fail (1/5)" in one and "more than noise (p = 0.024, one-sided)" in one for one in told)
+    told = told_of(replicas(4, 4), replicas(1, 4))
+    assert "Regressions: 1 as a flip, with fewer than 5 replicas on a side." in told
+    assert any("could be noise (p = 0.071, one-sided); a flip with fewer than 5 replicas counts" in one for one in told)
+    told = told_of(replicas(5, 5), replicas(4, 5))
+    assert told[0].startswith("against the baseline: 1 broken (1 could be noise), 1 flaky (x, ")
+    assert "1 broken does not count: by the exact test that could be noise." in told
+    assert not any("Regressions" in one for one in told)
+    told = told_of(replicas(3, 10), replicas(10, 10))
+    assert any(
+        "fixed: one: fail (3/10) → pass (10/10) (" in one and "more than noise (p = 0.0015" in one for one in told
+    )
+
+
+def test_a_p_value_says_which_test_it_is_of() -> None:
+    """A difference has two: of the whole spec in both directions, of its group in the one that counts."""
+    told = told_of(replicas(10, 10), replicas(6, 10))
+    assert "cells passed 10/10 → 6/10: could be noise (p = 0.087, two-sided)" in told[0]
+    assert any("broken: one: " in one and "more than noise (p = 0.043, one-sided)" in one for one in told)
+
+
+def test_a_drop_that_no_group_shows_by_itself_is_said() -> None:
+    def of(passed: int) -> RunResult:
+        cells = [cell("alpha", f"s{n}", k, "pass" if k < passed else "fail") for n in range(12) for k in range(5)]
+        return whole([spec("alpha", cells, rule="any")])
+
+    compared = compare(of(5), of(4), source="x")
+    assert compared.regressions == 0
+    said = (
+        "alpha as a whole passes less often than chance explains (60/60 → 48/60), though no group or check of it does"
+    )
+    assert any(one.startswith(said) for one in told_of(of(5), of(4)))
+    for before, after in ((4, 5), (5, 5), (5, 1)):
+        assert not any("as a whole" in one for one in told_of(of(before), of(after)))
+
+
+def test_how_often_the_test_is_wrong_is_said() -> None:
+    """Of each group's replicas half passed on both sides: the test has something to be wrong about."""
+    many = [
+        spec(name, [cell(name, f"s{n}", k, "pass" if k < 15 else "fail") for n in range(10) for k in range(30)])
+        for name in ("alpha", "beta")
+    ]
+    told = told_of(whole(many), whole(many))
+    assert "The exact test was made 40 times; if nothing had changed, about 1 of these would be false alarms." in told
+    few = whole(many[:1])
+    said = "The exact test was made 20 times; if nothing had changed, the chance of a false alarm would be at most 70%."
+    assert said in told_of(few, few)
+    assert not any("false alarm" in one for one in told_of(replicas(10, 10), replicas(10, 10)))
+
+
+def test_means_say_what_they_are_over() -> None:
+    told = told_of(replicas(5, 5), replicas(3, 6))
+    assert "composite 1.00 over 6 cells (baseline 5)" in told[0]
+
+
+def test_other_rules_than_there_are_said() -> None:
+    told = told_of(replicas(3, 4, threshold=0.5), replicas(3, 4, threshold=0.75, rule="any"))
+    said = "alpha: threshold 0.50 → 0.75, alpha: replicas needed all → any"
+    assert f"Other rules than in the baseline: {said}. Each side keeps the verdicts by its own." in told
+
+
 def test_what_may_have_another_name_is_named() -> None:
     before = whole([spec("alpha", [cell("alpha", "old", 0), cell("alpha", "kept", 0)])])
     after = whole([spec("alpha", [cell("alpha", "new", n, "fail", score=0.0) for n in (0, 1)])])
@@ -191,7 +270,8 @@ def test_what_may_have_another_name_is_named() -> None:
     many = replace(after, specs=(spec("alpha", cells),))
     text = render_summary(replace(many, baseline=compare(before, many, source="x")))
     assert "and 2 more) may be what passed" in text
-    assert not {token.type for token in tokens(text)} & {"image", "link_open"}
+    assert not {token.type for token in tokens(text)} & {"image"}
+    assert {token.attrs["href"] for token in tokens(text) if token.type == "link_open"} <= OUR_PAGES
 
 
 def test_worst_first_and_bounded() -> None:
@@ -216,12 +296,14 @@ def test_hostile_text_is_text() -> None:
     for result in (run(spec_changes=gate, baseline=compared), run(spec_changes=changes(problem=HOSTILE))):
         text = render_summary(result)
         found = {token.type for token in tokens(text)}
-        assert not found & {"image", "link_open"}
+        assert not found & {"image"}
+        assert {token.attrs["href"] for token in tokens(text) if token.type == "link_open"} <= OUR_PAGES
         html = [token.content for token in tokens(text) if token.type in ("html_inline", "html_block")]
         assert not any("script" in one or "<img" in one for one in html)
         assert "PASSED" in shown(text)
         page = render(result, "html")
-        assert "<script" not in page
+        assert page.count("<script") == 3, "its own"
+        assert "<script>alert" not in page
         assert "<img" not in page
         stream = io.StringIO()
         console.print_table(result, stream)

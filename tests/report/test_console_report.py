@@ -13,8 +13,9 @@ import pytest
 from samples import SAMPLES, forbidden, gate_failure, hostile, matrix, skipped_judge, usage_error
 from support.sample_parts import HOSTILE, cell, check, run, spec
 
+from keystone_action.cli.progress import RichProgress
 from keystone_action.report import console
-from keystone_action.report.console import RichProgress, plain, print_table, print_verdict
+from keystone_action.report.console import plain, print_table, print_verdict
 from keystone_action.scoring.results import RunResult
 
 
@@ -167,7 +168,8 @@ from pathlib import Path
 sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 from samples import gate_failure
 from support.sample_parts import HOSTILE
-from keystone_action.report.console import RichProgress, print_table
+from keystone_action.cli.progress import RichProgress
+from keystone_action.report.console import print_table
 run = gate_failure()
 with RichProgress() as progress:
     progress.started(cells=1, finished=0, output=Path("out"), notices=())

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
-from keystone_action.report.compared import render_comparison
 from keystone_action.report.console import print_table, print_verdict
-from keystone_action.report.cost import cost_facts, money, short_count
 from keystone_action.report.render import render
+from keystone_action.report.sentences.compared import render_comparison
+from keystone_action.report.sentences.cost import cost_facts, money, short_count
 from keystone_action.scoring.fields import USAGE, nothing_used
 from keystone_action.scoring.results import BaselineComparison, CellResult, RunResult, SpecResult, TraceInfo
 
@@ -182,7 +182,7 @@ def test_every_report_shows_them_beside_the_baseline(capsys):
         plain = text.replace("`", "")
         assert AGENT_BESIDE in plain, name
         assert "judges: 3.1k tokens, 4 requests, cost unknown: no price for our-own" in plain, name
-    assert "composite 1.00 · 0.1 s · 12.3k tokens, 9 requests, 14 tool calls, $0.42" in shown["html"]
+    assert '"usage":"12.3k tokens, 9 requests, 14 tool calls, $0.42"' in shown["html"], "of the cell"
     document = json.loads(render(one, "json"))
     assert document["usage"]["cost_usd"] == 0.42
     assert document["judge_usage"]["cost_usd"] is None

@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from markdown import OUR_PAGES, tokens
 from samples import flaky, matrix
 from support.sample_parts import AGENT, cell, check, run, spec
 
 from keystone_action.report.again import MAX_COMMAND, command_again
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
-from keystone_action.report.headline import headline
-from keystone_action.report.ranking import failures
+from keystone_action.report.sentences.headline import headline
+from keystone_action.report.sentences.ranking import failures
+from keystone_action.report.sentences.view import spec_views
 from keystone_action.report.summary import render_summary
-from keystone_action.report.view import spec_views
 from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, PlanInfo, RunResult
 
 SPEC = "reconcile-customers"
@@ -111,25 +112,26 @@ def test_it_is_short_whatever_the_names(name: str, message: str) -> None:
 def test_equal_failures_of_replicas_are_shown_once_with_their_number() -> None:
     alike, other = [bad(number) for number in range(3)], bad(3, "3 customers differ")
     result = replicas(*alike, other)
-    assert [(one.cell.replica, one.replicas) for one in failures([*alike, other])] == [(0, 3), (3, 1)]
+    assert [(one.cell.replica, one.number) for one in failures([*alike, other])] == [(0, 3), (3, 1)]
     shown = render_summary(result)
     assert shown.count("<details open>") == 2
-    assert "3 replicas alike" in shown
+    assert "<b>reconcile-customers.r0</b> and 2 more replicas, for the same reason" in shown
     written = render_comment(result, Marker.of_key("k"), CommentFacts())
-    assert written.count("what happened</summary>") == 2
-    assert "3 replicas alike" in written
+    assert written.count("<details>") == 2
+    assert "<b>reconcile-customers.r0</b> and 2 more replicas, for the same reason" in written
 
 
 def test_failures_that_differ_in_anything_that_is_said_are_shown_apart() -> None:
-    """The honest twin: parameters, scores and messages count; how long it took and what the agent printed does not."""
+    """The honest twin: reasons, scores and messages count; how long it took and what the agent printed does not."""
     one = bad(0)
     others = [
-        replace(one, params={"model": "b"}),
-        replace(one, scenario="other"),
         replace(one, reason="other"),
+        replace(one, error="other"),
+        replace(one, forbidden=(ForbiddenResult("tools", violated=True, details="x"),)),
         replace(one, invariants=(check("clean", "fail", 0.5, gate=True),)),
     ]
     assert len(failures([one, *others])) == 5
+    assert len(failures([one, replace(one, params={"model": "b"}), replace(one, scenario="other")])) == 1
     assert len(failures([one, replace(one, duration_s=9.0, agent=replace(AGENT, output="x"))])) == 1
 
 
@@ -149,7 +151,8 @@ def test_each_check_leads_to_its_line_of_the_spec() -> None:
         "https://x.example/a)![i](https://evil.example",
         "https://x.example/a b",
     ):
-        assert "](" not in render_summary(result, links={SPEC: harmful})
+        written = render_summary(result, links={SPEC: harmful})
+        assert {one.attrs["href"] for one in tokens(written) if one.type == "link_open"} <= OUR_PAGES
 
 
 @pytest.mark.parametrize(
@@ -157,13 +160,13 @@ def test_each_check_leads_to_its_line_of_the_spec() -> None:
     [
         (failing(check("a", "fail")), f"keystone run evals/{SPEC}/keystone.yaml"),
         (replicas(bad(0), cell(f"{SPEC}.r1")), f"keystone run evals/{SPEC}/keystone.yaml --filter {SPEC}.r0"),
-        (matrix(), "keystone run evals/crud/keystone.yaml --filter rename"),
+        (matrix(), "keystone run evals/crud/keystone.yaml --param model=small --filter rename"),
         (run(verdict="error", composite=None, error="bad"), ""),
     ],
 )
 def test_how_to_run_it_again(result: RunResult, command: str) -> None:
     assert command_again(result) == command
-    assert (f"Run it again: `{command}`" in render_summary(result)) == bool(command)
+    assert (f"Run it again:\n\n```sh\n{command}\n```\n" in render_summary(result)) == bool(command)
 
 
 def test_what_the_run_was_asked_is_asked_again() -> None:

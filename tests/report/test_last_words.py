@@ -13,8 +13,8 @@ from keystone_action.report import words
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.console import print_table
-from keystone_action.report.html import render_html
 from keystone_action.report.junit import render_junit
+from keystone_action.report.page.render import render_html
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.results import AgentResult, RunResult
 

@@ -9,14 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jinja2 import ChoiceLoader, DictLoader
-from markdown import LINKED_BY_THE_FORGE, tokens
+from markdown import LINKED_BY_THE_FORGE, OUR_PAGES, tokens
 from samples import SAMPLES, flaky, gate_failure, high_composite_failure, passing
 from support.sample_parts import AGENT, HOSTILE, cell, check, run, spec
 
-from keystone_action.report import view, words
-from keystone_action.report.headline import headline
+from keystone_action.report import words
+from keystone_action.report.addresses import word_page
+from keystone_action.report.sentences import view
+from keystone_action.report.sentences.headline import headline
 from keystone_action.report.summary import render_summary
 from keystone_action.report.templating import markdown_environment
+from keystone_action.report.terms import Terms
 from keystone_action.scoring.results import AgentResult, GroupResult, RunResult, SandboxInfo
 
 OUR_HTML = re.compile(
@@ -29,7 +32,8 @@ def assert_harmless(text: str) -> None:
     found = list(tokens(text))
     foreign = [t.content for t in found if t.type.startswith("html_") and not OUR_HTML.fullmatch(t.content)]
     assert foreign == []
-    assert not {t.type for t in found} & {"link_open", "image", "s_open", "hr", "code_block", "em_open"}
+    assert not {t.type for t in found} & {"image", "s_open", "hr", "code_block", "em_open"}
+    assert {t.attrs["href"] for t in found if t.type == "link_open"} <= OUR_PAGES
     assert not [t.content for t in found if t.type == "text" and LINKED_BY_THE_FORGE.search(t.content)]
     assert not [line for line in text.splitlines() if line.lstrip().startswith("::") or "##[" in line]
 
@@ -44,7 +48,8 @@ def test_the_verdict_is_the_first_line_and_nothing_acts(name: str) -> None:
     text = render_summary(result)
     assert text.startswith("## ")
     assert re.search(r"Keystone: .*(passed|failed|error|cancelled)", text.split("\n", 1)[0])
-    assert headings(text) == 1 + (len(result.specs) if len(result.specs) > 1 else 0)
+    bad = [spec for spec in result.specs if spec.verdict != "pass"]
+    assert headings(text) == 1 + (len(bad) if len(result.specs) > 1 else 0)
     assert_harmless(text)
 
 
@@ -173,6 +178,10 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
         max_passed=5,
         max_open=5,
         again="",
+        spec_rows=[],
+        spec_rows_left_out=0,
+        report=None,
+        terms=Terms(),
     )
     assert text.startswith("## ❌ Keystone: ")
     assert r"Note: \<b\>\*x\*\</b\>" in text
@@ -200,12 +209,12 @@ def test_replicas_that_fail_alike_are_one_reason() -> None:
     (reason,) = found
     assert (reason.where, reason.text) == (
         ("size=large",),
-        "0 of 3 replicas passed, all must; replica 0: too slow",
+        "0 of 3 replicas passed, all must; each: too slow",
     )
 
 
 def test_many_failures_hide_nothing_that_is_flaky() -> None:
-    groups = [GroupResult(f"g{n}", {}, "fail", 0.0, 0, 2, "0 of 2 replicas passed") for n in range(9)]
+    groups = [GroupResult(f"g{n}", {}, "fail", 0.0, 0, 2, f"0 of {n} replicas passed") for n in range(9)]
     groups.append(GroupResult("wobbly", {}, "flaky", 0.5, 1, 2, "1 of 2 replicas passed"))
     found, more = view.reasons(run(spec("s", groups=tuple(groups), verdict="fail"), verdict="fail"))
     assert [reason.where for reason in found] == [("g0",), ("g1",), ("g2",), ("g3",), ("wobbly",)]
@@ -237,7 +246,8 @@ def test_checks_are_counted_where_there_is_one_cell_and_those_that_fail_come_fir
     text = render_summary(
         run(spec("s", cell("c", check("a"), check("b", "skip"), check("c", "fail"), verdict="fail", composite=0.5)))
     )
-    assert "`s` · 1 of 2 checks passed · 1 skipped · composite 1.00, needs 0.85 · 4.6 s\n" in text
+    composite = f"[composite]({word_page('composite')})"
+    assert f"`s` · 1 of 2 checks passed · 1 skipped · {composite} 1.00, needs 0.85 · 4.6 s\n" in text
     assert re.findall(r"^\| (.) `(\w)`", text, re.MULTILINE) == [("❌", "c"), ("➖", "b"), ("✅", "a")]
 
 

@@ -17,6 +17,7 @@ from support.shard_runs import cell
 
 from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
+from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.journal import Journal
 from keystone_action.runner.parts.recorded import JournalEntry, read
@@ -149,7 +150,8 @@ def test_whoever_is_told_of_a_cell_gets_no_long_text(tmp_path: Path) -> None:
     async def main() -> None:
         schedule = Schedule(concurrency=2, per_spec={}, retries={})
         async with Journal(tmp_path) as journal:
-            await run_cells(planned.cells, run_cell, journal, schedule, lambda _, one: told.append(one), entry_of)
+            finished = FinishedCells(journal, lambda _, one: told.append(one))
+            await run_cells(planned.cells, run_cell, finished, schedule, entry_of)
 
     anyio.run(main)
     assert len(told) == 5

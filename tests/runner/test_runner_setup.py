@@ -24,7 +24,7 @@ from keystone_action.runner.cell.setup.commands import (
     run_commands,
     write_files,
 )
-from keystone_action.spec.models.spec import Setup
+from keystone_action.spec.models.task import Setup
 
 pytestmark = pytest.mark.sandbox
 

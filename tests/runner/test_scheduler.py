@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import threading
 import time
 from collections import Counter
 from dataclasses import replace
@@ -15,8 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.check_types import TYPES
 
+from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner import scheduler
+from keystone_action.runner.parts import finished_cells
+from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.journal import Journal
 from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
@@ -56,7 +62,8 @@ def run(directory: Path, cells: list[Cell], how: Schedule, run_cell: Any) -> lis
     async def main() -> None:
         with anyio.fail_after(60):
             async with Journal(directory) as journal:
-                await run_cells(cells, run_cell, journal, how, lambda cell, _: announced.append(cell.id), entry_of)
+                finished = FinishedCells(journal, lambda cell, _: announced.append(cell.id))
+                await run_cells(cells, run_cell, finished, how, entry_of)
 
     anyio.run(main)
     return announced
@@ -164,9 +171,8 @@ def test_a_cell_that_finished_as_the_run_was_cancelled_is_kept(tmp_path: Path) -
                     scope.cancel()
                     return await entry_of(cell, result)
 
-                await run_cells(
-                    [cell], run_cell, journal, schedule(), lambda one, _: announced.append(one.id), cancelled_meanwhile
-                )
+                finished = FinishedCells(journal, lambda one, _: announced.append(one.id))
+                await run_cells([cell], run_cell, finished, schedule(), cancelled_meanwhile)
 
     anyio.run(main)
     assert cell.id in (tmp_path / "journal.jsonl").read_text("utf-8")
@@ -185,7 +191,7 @@ def test_a_cell_is_on_the_disk_when_it_is_announced(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with Journal(tmp_path) as journal:
-            await run_cells(cells, run_cell, journal, schedule(), announce, entry_of)
+            await run_cells(cells, run_cell, FinishedCells(journal, announce), schedule(), entry_of)
 
     anyio.run(main)
     assert found == [True] * 3
@@ -221,7 +227,8 @@ def test_cells_that_the_money_was_spent_for_are_errors(tmp_path: Path) -> None:
     async def main() -> None:
         async with Journal(tmp_path) as journal:
             how = schedule(concurrency=1, refusal=spending.refusal)
-            await run_cells(cells_of(tmp_path, a=4), run_cell, journal, how, lambda *_: None, kept)
+            finished = FinishedCells(journal, lambda *_: None)
+            await run_cells(cells_of(tmp_path, a=4), run_cell, finished, how, kept)
 
     anyio.run(main)
     assert [result.verdict for result in results.values()] == ["pass", "pass", "error", "error"]
@@ -245,7 +252,8 @@ def test_what_all_attempts_cost_is_paid_and_no_further_one_starts(tmp_path: Path
     async def main() -> None:
         async with Journal(tmp_path) as journal:
             how = schedule(concurrency=1, retries={"a": 9}, refusal=spending.refusal)
-            await run_cells(cells_of(tmp_path, a=1), run_cell, journal, how, lambda *_: None, kept)
+            finished = FinishedCells(journal, lambda *_: None)
+            await run_cells(cells_of(tmp_path, a=1), run_cell, finished, how, kept)
 
     anyio.run(main)
     (result,) = results
@@ -253,3 +261,97 @@ def test_what_all_attempts_cost_is_paid_and_no_further_one_starts(tmp_path: Path
     assert result.usage["spent_usd"] == pytest.approx(0.45)
     assert (result.usage["cost_usd"], result.usage["input_tokens"]) == (0.15, 7), "of the attempt that counts"
     assert result.judge_usage == {"cost_usd": pytest.approx(0.15), "requests": 3}
+
+
+def test_no_cell_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second cell starts while the line of the first is not on the disk yet."""
+    cells = cells_of(tmp_path, a=2)
+    second_began = threading.Event()
+    fsync = os.fsync
+    waited: list[bool] = []
+
+    def slow(file: int) -> None:
+        waited.append(second_began.wait(30))
+        fsync(file)
+
+    monkeypatch.setattr(os, "fsync", slow)
+
+    async def run_cell(cell: Cell) -> CellResult:
+        if cell.replica == 1:
+            second_began.set()
+        return not_run(cell, "a test")
+
+    announced = run(tmp_path, cells, schedule(concurrency=1), run_cell)
+    assert waited[0]
+    assert announced == [cell.id for cell in cells]
+
+
+def test_what_was_added_is_waited_for(tmp_path: Path) -> None:
+    """As before an agent starts: all that finished before is on the disk then, and nothing later is waited for."""
+    cells = cells_of(tmp_path, a=6)
+    announced: list[str] = []
+
+    async def main() -> None:
+        async with Journal(tmp_path) as journal, anyio.create_task_group() as group:
+            finished = FinishedCells(journal, lambda cell, _: announced.append(cell.id))
+            await finished.written()
+            group.start_soon(finished.run)
+            try:
+                for number, cell in enumerate(cells):
+                    await finished.add(cell, await entry_of(cell, not_run(cell, "a test")))
+                    if number == 1:
+                        await anyio.lowlevel.checkpoint()  # the first two are being written, further ones wait
+                    if number == 3:
+                        await finished.written()
+                        assert announced == [cell.id for cell in cells[:4]]
+            finally:
+                finished.close()
+
+    anyio.run(main)
+    assert announced == [cell.id for cell in cells]
+
+
+def test_a_slow_disk_holds_up_the_cells_in_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is finished and not on the disk is held in memory, so there is a bound to it."""
+    monkeypatch.setattr(finished_cells, "_MOST_WAITING", 2)
+    cells = cells_of(tmp_path, a=9)
+    most = 0
+    begun, announced = 0, 0
+
+    async def run_cell(cell: Cell) -> CellResult:
+        nonlocal begun, most
+        begun += 1
+        most = max(most, begun - announced)
+        return not_run(cell, "a test")
+
+    def announce(*_: object) -> None:
+        nonlocal announced
+        announced += 1
+
+    async def main() -> None:
+        async with Journal(tmp_path) as journal:
+            await run_cells(cells, run_cell, FinishedCells(journal, announce), schedule(concurrency=1), entry_of)
+
+    anyio.run(main)
+    assert announced == 9
+    assert most <= 5, "two wait, two are being written, one is under way"
+
+
+def test_a_disk_that_takes_no_line_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = cells_of(tmp_path, a=50)
+    begun: list[str] = []
+
+    def broken(_: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "fsync", broken)
+
+    async def run_cell(cell: Cell) -> CellResult:
+        begun.append(cell.id)
+        await anyio.sleep(0.01)
+        return not_run(cell, "a test")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        run(tmp_path, cells, schedule(concurrency=2), run_cell)
+    assert caught.group_contains(OutputError, match="Input/output error")
+    assert len(begun) < len(cells)

@@ -11,9 +11,9 @@ from jsonschema import Draft202012Validator
 from support.check_types import CHECKS, HEAD, TYPES
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.loading.json_schema import json_schema
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.loading.yaml_loader import construct, parse
+from keystone_action.spec.reference.json_schema import json_schema
 
 EXAMPLES = {
     "minimal": HEAD + CHECKS,

@@ -24,7 +24,11 @@ CHECK = "check: {type: file_exists, path: x}"
         ("services: [{name: a, type: sqlite}]", "the key 'path' is missing"),
         ("services: [{name: a, type: external}]", "the key 'url' is missing"),
         ("services: [{name: a, type: postgres, path: x}]", "unknown key 'path'"),
-        ("services: [{name: a, type: http_mock, default_response: 99}]", "expected a number of at least 100"),
+        ("services: [{name: a, type: http_mock, default_response: 99}]", "expected a number of at least 200"),
+        (
+            "services: [{name: a, type: http_mock, routes: [{path: /a, status: 101}]}]",
+            "expected a number of at least 200",
+        ),
         (
             "services: [{name: a, type: http_mock, routes: [{path: /, response: a, json: 1}]}]",
             "'json' beside 'response', expected one of 'response' or 'json' or 'file'",

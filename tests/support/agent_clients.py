@@ -93,16 +93,25 @@ class Installed:
 
 def installed(kind: str) -> Installed:
     """The program of an agent, installed when it is not there yet."""
-    package, names = load_preset(kind).package, _names(kind)
+    preset = load_preset(kind)
+    return _installed(kind, preset.package.source, _names(kind), preset.program)
+
+
+def installed_from_npm(name: str, version: str) -> Installed:
+    """A program of npm that has the name of its package."""
+    return _installed(name, "npm", [f"{name}@{version}"], name)
+
+
+def _installed(kind: str, source: str, names: Sequence[str], program: str) -> Installed:
     key = hashlib.sha256(" ".join([*names, sys.version]).encode()).hexdigest()[:16]
     place = _cache() / f"{kind}-{key}"
     with locked(f"client-{kind}"):
         if not (place / "complete").exists():
             shutil.rmtree(place, ignore_errors=True)
-            (_install_npm if package.source == "npm" else _install_pip)(place, names)
+            (_install_npm if source == "npm" else _install_pip)(place, names)
             (place / "complete").touch()
-    programs = place / "node_modules" / ".bin" if package.source == "npm" else place / "bin"
-    return Installed(place, programs / load_preset(kind).program)
+    programs = place / "node_modules" / ".bin" if source == "npm" else place / "bin"
+    return Installed(place, programs / program)
 
 
 def _names(kind: str) -> list[str]:

@@ -145,6 +145,7 @@ async def cell_under_way(
         identified=nothing,
         spending=Spending(),
     )
+    run.written = nothing
     run.roots = Roots("test")
     run.host = Host(run.roots.cells)
     run.secrets = {loaded.spec.id: SpecSecrets({}, (), {}, None)}

@@ -22,11 +22,6 @@ SPECS = sorted(
 )
 
 WITHOUT_A_SPEC: Mapping[str, set[str]] = {
-    "refused as not supported yet": {
-        *(f"AnthropicAgent.{name}" for name in ("type: anthropic", "type: paragon", "model", "max_turns", "tools")),
-        *(f"HttpAgent.{name}" for name in ("type", "url", "method", "headers", "body", "output_path")),
-        *("Determinism.clock", "Network.dns_overrides"),
-    },
     "end_to_end/test_known_agents.py runs the real programs": {
         f"PresetAgent.type: {name}" for name in ("claude-code", "gemini", "mini-swe-agent", "opencode", "aider")
     },

@@ -21,7 +21,7 @@ import pytest
 from support.command_line import ROOT
 
 EXPECTED = "KEYSTONE_EXPECT_PYPI"
-_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keystone-tests"
+CACHE = Path(os.environ.get("XDGCACHE_HOME") or Path.home() / ".cache") / "keystone-tests"
 
 
 def missing(reason: str) -> NoReturn:
@@ -36,7 +36,7 @@ def released(tool: str) -> Path:
     """The directory of a tool's programs (`bin`), installed when it is not there yet."""
     requirements = ROOT / "tests" / "differential" / f"requirements-{tool}.txt"
     key = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    place = _CACHE / f"{tool}-{key}"
+    place = CACHE / f"{tool}-{key}"
     with locked(tool):
         if not (place / "complete").exists():
             shutil.rmtree(place, ignore_errors=True)
@@ -48,8 +48,8 @@ def released(tool: str) -> Path:
 @contextmanager
 def locked(tool: str) -> Iterator[None]:
     """Workers of one test run wait for each other."""
-    _CACHE.mkdir(parents=True, exist_ok=True)
-    with (_CACHE / f"{tool}.lock").open("w") as file:
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / f"{tool}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

@@ -104,7 +104,7 @@ def spec(identifier: str, *cells: CellResult, **more: Any) -> SpecResult:
         "verdict": "pass",
         "composite": 1.0,
         "pass_threshold": 0.85,
-        "pass_rate": PassRate(1.0, 0.21, 1.0),
+        "pass_rate": PassRate(1.0, 0.21, 1.0, 1),
         "groups": tuple(
             GroupResult(c.scenario, c.params, c.verdict, c.composite, int(c.verdict == "pass"), 1, c.reason)
             for c in cells

@@ -189,7 +189,6 @@ class Player:
         )
         if not condition(str(job.get("if", "true")), contexts, status):
             return [PlayedJob("cancelled" if self._cancelled else "skipped", [], {})]
-        value_of(job["runs-on"], contexts)
         strategy = value_of(job.get("strategy", {}), contexts)
         legs = _legs(strategy.get("matrix", {}))
         return [self._leg(name, job, leg, index, len(legs), contexts) for index, leg in enumerate(legs)]
@@ -203,6 +202,7 @@ class Player:
         runner = FakeRunner(root, event=self._event, payload=self._payload, github=server, token=token)
         runner.job, runner.job_index, runner.job_total = name, index, total
         steps: dict[str, Any] = {}
+        value_of(job["runs-on"], {**contexts, "matrix": matrix})
         strategy = {"job-index": index, "job-total": total}
         contexts = {
             **contexts,

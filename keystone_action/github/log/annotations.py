@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.github.log.commands import Annotation, Level
-from keystone_action.report.view import cell_reason
+from keystone_action.report.sentences.view import cell_reason
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
 from keystone_action.spec.loading.diagnostics import SpecError
 

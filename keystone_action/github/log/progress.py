@@ -7,7 +7,7 @@ from pathlib import Path
 from keystone_action.github.log.commands import MIN_MASK, LogCommands
 from keystone_action.github.pull_request.live import Live
 from keystone_action.report import words
-from keystone_action.report.view import cell_reason
+from keystone_action.report.sentences.view import cell_reason
 from keystone_action.scoring.results import CellResult
 
 
@@ -32,6 +32,10 @@ class LogProgress:
     def phase(self, cell_id: str, phase: str) -> None:
         """Said with step debugging only."""
         self._commands.debug(f"{cell_id}: {phase}")
+
+    def detail(self, cell_id: str, message: str) -> None:
+        """Said with step debugging only."""
+        self._commands.debug(f"{cell_id}: {message}")
 
     def cell(self, spec_id: str, result: CellResult) -> None:
         """One line: verdict, which cell, composite, duration, and why it is not a pass."""

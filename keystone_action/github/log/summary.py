@@ -19,11 +19,13 @@ _SMALLEST = 256
 
 class Summaries:
     """What a run's summary is: by the workflow's own template, if it has one, else ours. warn: is told when the
-    template can't be rendered; ours stands in for it then, and from there on. links: addresses of the specs' files."""
+    template can't be rendered; ours stands in for it then, and from there on. links: addresses of the specs' files;
+    run_url: of the workflow's run, which has the other reports."""
 
     def __init__(self, template: SummaryTemplate | None, warn: Callable[[str], None]) -> None:
         self.template = template
         self.links: Mapping[str, str] = {}
+        self.run_url = ""
         self._warn = warn
 
     def text(self, run: RunResult, limit: int) -> str:
@@ -37,7 +39,7 @@ class Summaries:
                 self._give_up(problem.message)
             except Exception as error:  # noqa: BLE001 - what breaks here changes no verdict
                 self._give_up(f"rendering it broke: {type(error).__name__}: {error}")
-        return render_summary(run, limit, links=self.links)
+        return render_summary(run, limit, links=self.links, report=self.run_url)
 
     def replace_file(self, run: RunResult, directory: Path, workspace: Path) -> None:
         """Writes summary.md by the template in place of ours. Without one, or when that fails, ours stays."""

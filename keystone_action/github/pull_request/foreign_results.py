@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keystone_action.errors import UsageError
 from keystone_action.files.plain_file import read_plain
-from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.results import RunResult, SpecResult
 
 NAME = "results.json"
 COMMENT = "comment.md"
@@ -72,7 +72,8 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
     for spec in run.specs:
         rate = spec.pass_rate
         rates = () if rate is None else (rate.value, rate.low, rate.high)
-        yield (spec.composite, spec.pass_threshold, *rates), 1
+        yield (spec.composite, spec.pass_threshold, *rates, *_certainty(spec)), 1
+        yield _sample_sizes(spec), _MOST
         yield tuple(spec.positions.values()), _MOST
         for group in spec.groups:
             yield (group.composite,), 1
@@ -85,10 +86,31 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
             yield tuple(number for check in cell.invariants for number in (check.weight, check.duration_s)), _MOST
     if (baseline := run.baseline) is not None:
         yield (baseline.composite,), 1
-        yield (baseline.regressions, *baseline.usage.values(), *baseline.judge_usage.values()), _MOST
+        yield (baseline.regressions, baseline.tests, baseline.false_alarms), _MOST
+        yield (*baseline.usage.values(), *baseline.judge_usage.values()), _MOST
         for one in (*baseline.specs, *baseline.groups, *baseline.invariants):
-            yield (one.score_before, one.score_after, one.p_value), 1
+            yield (one.score_before, one.score_after, one.p_value, one.p_worse), 1
             yield (one.passed_before, one.total_before, one.passed_after, one.total_after), _MOST
+            yield (one.replicas_before, one.replicas_after), _MOST
+
+
+def _certainty(spec: SpecResult) -> Iterator[float | None]:
+    if (interval := spec.composite_interval) is not None:
+        yield from (interval.low, interval.high)
+    if (tries := spec.reliability) is not None:
+        yield from (*tries.pass_at_k, *tries.pass_hat_k)
+    if (drop := spec.smallest_drop) is not None:
+        yield from (drop.rate, drop.drop, drop.drop_with_power)
+
+
+def _sample_sizes(spec: SpecResult) -> tuple[int, ...]:
+    rate, interval, tries, drop = spec.pass_rate, spec.composite_interval, spec.reliability, spec.smallest_drop
+    return (
+        0 if rate is None else rate.n,
+        0 if interval is None else interval.n,
+        *(() if tries is None else (tries.replicas, tries.groups)),
+        0 if drop is None else drop.replicas,
+    )
 
 
 def _is_sane(amounts: tuple[float | None, ...], most: float) -> bool:

@@ -15,8 +15,9 @@ from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.api.types import StatusState
 from keystone_action.github.event import Event
 from keystone_action.report.comment.jobs import Job, is_worse, letter_of, verdict_of, worst
-from keystone_action.report.escape import visible
-from keystone_action.report.headline import headline
+from keystone_action.report.escape import shortened, visible
+from keystone_action.report.sentences.headline import headline
+from keystone_action.report.sentences.why import MAX_NAME
 from keystone_action.scoring.results import RunResult, Verdict
 
 PENDING = "Keystone is running"
@@ -39,6 +40,8 @@ _OF_ANOTHER: Mapping[Verdict, str] = {
 }
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _ASTRAL = re.compile("[\U00010000-\U0010ffff]")
+_SHORT_NAME = 40
+"""Characters of a spec's id where there is no room for all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,9 @@ def status_sha_of(value: object) -> str | None:
 
 def description_of(run: RunResult) -> str:
     """The first line of every report, at most 140 characters, all of them of the basic plane: not every place that
-    shows a status takes others."""
-    text = headline(run)
-    line = _ASTRAL.sub("?", " ".join(visible(text).split()))
-    return line if len(line) <= MAX_DESCRIPTION else line[: MAX_DESCRIPTION - 1].rstrip() + "…"
+    shows a status takes others. A long name gives way before the verdict and its reason do."""
+    for longest in (MAX_NAME, _SHORT_NAME):
+        text = _ASTRAL.sub("?", " ".join(visible(headline(run, longest_name=longest)).split()))
+        if len(text) <= MAX_DESCRIPTION:
+            break
+    return shortened(text, MAX_DESCRIPTION)

@@ -44,21 +44,27 @@ def _body(value: Any) -> Any:
 class Expect(StrictModel):
     """What is expected of a response; all of it must hold."""
 
-    status: Annotated[Operators | Any, BeforeValidator(_status)] = Field(
-        default=None, description="A status, a list of which it is one, or operators; without it, 200 to 299."
-    )
-    headers: dict[str, Expected] = Field(
-        default_factory=dict,
-        description="By name, in any case: the value, or operators that must hold of it.",
-    )
-    body: Annotated[Operators | Any, BeforeValidator(_body)] = Field(
-        default=None, description="Operators that must hold of the body as text, or the whole text."
-    )
-    json_: Values = Field(
-        default_factory=dict,
-        alias="json",
-        description="The body is JSON, and at these paths are these values, as in the check `json`.",
-    )
+    status: Annotated[Operators | Any, BeforeValidator(_status)] = None
+    """A status, a list of which it is one, or operators; without it, 200 to 299.
+
+    Example: `201`
+    Example: `[200, 204]`
+    """
+    headers: dict[str, Expected] = Field(default_factory=dict)
+    """By name, in any case: the value, or operators that must hold of it.
+
+    Example: `{Content-Type: {contains: json}}`
+    """
+    body: Annotated[Operators | Any, BeforeValidator(_body)] = None
+    """Operators that must hold of the body as text, or the whole text.
+
+    Example: `{contains: Ada}`
+    """
+    json_: Values = Field(default_factory=dict, alias="json")
+    """The body is JSON, and at these paths are these values, as in the check `json`.
+
+    Example: `{"customers[0].name": Ada}`
+    """
 
     def problems(self, response: Response, deadline: float) -> Iterator[str]:
         """What is wrong with a response, without full stops. deadline: in `time.monotonic()` seconds."""

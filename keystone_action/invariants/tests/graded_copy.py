@@ -58,10 +58,16 @@ PROTECTED = (
 class Placement(StrictModel):
     """A hidden file, and where it goes."""
 
-    src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The hidden file.")
-    dest: Annotated[str, Field(min_length=1), WorkspacePath()] = Field(
-        description="Where it goes in the workspace; with a `/` at its end, under its own name there."
-    )
+    src: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)]
+    """The hidden file, relative to the spec.
+
+    Example: `hidden/test_totals.py`
+    """
+    dest: Annotated[str, Field(min_length=1), WorkspacePath()]
+    """Where it goes in the workspace; with a `/` at its end, under its own name there.
+
+    Example: `tests/`
+    """
 
 
 Inject = TextOrMapping[Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)], Placement]

@@ -26,19 +26,33 @@ NonEmpty = Annotated[str, Field(min_length=1)]
 class ToolMatcher(StrictModel):
     """Which tool calls are meant: those for which all keys hold. A matcher without keys means every call."""
 
-    kind: ToolKind | None = Field(default=None, description="What the tool does; its name does not count.")
-    name: NonEmpty | None = Field(default=None, description="The portable name of the tool; case-sensitive.")
-    raw_name: NonEmpty | None = Field(default=None, description="The name in the agent's own protocol; case-sensitive.")
-    path_glob: NonEmpty | None = Field(
-        default=None,
-        description="Some text anywhere in the arguments matches, as it is or relative to the workspace. `*` crosses "
-        "directories, `**/` may be nothing.",
-    )
-    args: dict[str, Any] | None = Field(
-        default=None,
-        description="Every argument listed is there and equal: numbers by value, never a boolean or a text with a "
-        "number. Further arguments don't matter.",
-    )
+    kind: ToolKind | None = None
+    """What the tool does; its name does not count.
+
+    Example: `execute`
+    """
+    name: NonEmpty | None = None
+    """The portable name of the tool; case-sensitive.
+
+    Example: `bash`
+    """
+    raw_name: NonEmpty | None = None
+    """The name in the agent's own protocol; case-sensitive.
+
+    Example: `Bash`
+    """
+    path_glob: NonEmpty | None = None
+    """Some text anywhere in the arguments matches, as it is or relative to the workspace. `*` crosses directories,
+    `**/` may be nothing.
+
+    Example: `"src/**"`
+    """
+    args: dict[str, Any] | None = None
+    """Every argument listed is there and equal: numbers by value, never a boolean or a text with a number. Further
+    arguments don't matter.
+
+    Example: `{command: ls}`
+    """
 
     def matches(self, call: ToolCall, workspace: Path) -> bool:
         """Whether a call is meant."""

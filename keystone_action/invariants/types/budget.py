@@ -36,14 +36,26 @@ class Budget(Check):
 
     type_name: ClassVar[str] = "budget"
 
-    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="US dollars."
-    )
-    max_tokens: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Tokens, of input and output together."
-    )
-    max_seconds: Duration | None = Field(default=None, description="How long the agent ran.")
-    max_tool_calls: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Calls of tools.")
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """How much the agent's models may cost, in US dollars.
+
+    Example: `0.25`
+    """
+    max_tokens: Annotated[int, Field(ge=0)] | None = None
+    """How many tokens the agent may use, of input and output together.
+
+    Example: `50000`
+    """
+    max_seconds: Duration | None = None
+    """How many seconds the agent may run.
+
+    Example: `60`
+    """
+    max_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    """How many calls of tools the agent may make.
+
+    Example: `20`
+    """
 
     @model_validator(mode="after")
     def _has_a_limit(self) -> Self:

@@ -37,27 +37,39 @@ class CommandExit(Check):
 
     command: Annotated[
         TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]], ShellCommand()
-    ] = Field(description="What to run: a text goes through `sh -c`, a list is started as it is.")
-    exit_code: int = Field(
-        default=0,
-        ge=0,
-        le=255,
-        description="The exit code that passes. A program ended by signal n counts as 128 + n, as in a shell.",
-    )
-    runs_in: Literal["sandbox", "host"] = Field(
-        default="sandbox",
-        description="`sandbox`: confined as the agent is. `host`: so as well, with our network and PATH, in a "
-        "throw-away copy of the workspace, before the checks that execute; for the author's own tools.",
-    )
-    env: dict[str, Text] = Field(default_factory=dict, description="Further environment variables of the command.")
-    share_home: bool = Field(
-        default=False,
-        description="Whether it goes on in the HOME that the `command_exit` before it left (tools that it installed, a "
-        "cache). Otherwise HOME is new and empty. What code of the agent's planted there runs here, too.",
-    )
-    timeout_s: Duration | None = Field(
-        default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
-    )
+    ]
+    """What to run: a text goes through `sh -c`, a list is started as it is.
+
+    Example: `python3 -m compileall -q src`
+    Example: `[make, test]`
+    """
+    exit_code: int = Field(default=0, ge=0, le=255)
+    """The exit code that passes. A program ended by signal n counts as 128 + n, as in a shell.
+
+    Example: `1`
+    """
+    runs_in: Literal["sandbox", "host"] = "sandbox"
+    """`sandbox`: confined as the agent is. `host`: so as well, with our network and PATH, in a throw-away copy of the
+    workspace, before the checks that execute; for the author's own tools.
+
+    Example: `host`
+    """
+    env: dict[str, Text] = Field(default_factory=dict)
+    """Environment variables of the command, besides those of `setup.env` and `KEYSTONE_*`.
+
+    Example: `{CI: "1"}`
+    """
+    share_home: bool = False
+    """Whether it goes on in the HOME that the `command_exit` before it left (tools that it installed, a cache).
+    Otherwise HOME is new and empty. What code of the agent's planted there runs here, too.
+
+    Example: `true`
+    """
+    timeout_s: Duration | None = None
+    """The time limit as Touchstone writes it; it wins over the invariant's `timeout`.
+
+    Example: `120`
+    """
 
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:

@@ -48,23 +48,33 @@ class Custom(Check):
     origin: ClassVar[str] = "Keystone"
     default_timeout: ClassVar[float] = 60.0
 
-    script: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)] = Field(description="The script.")
-    runs_in: Literal["host", "sandbox"] = Field(
-        default="host",
-        description="`host`: with our network and PATH, as a user of its own where we are root, confined by Landlock, "
-        "in a throw-away copy of the workspace from which links that lead outside were removed; the script finds the "
-        "checkout around it, in a copy, and a `.py` runs under our own interpreter. "
-        "`sandbox`: confined as the agent is, with a HOME of its own; a `.py` runs under the sandbox's python3, from a "
-        "directory of its own. Python takes no modules from the workspace (`PYTHONSAFEPATH`) or from HOME there, and "
-        "git directories in the workspace have lost their hooks and what their configuration could run.",
-    )
-    args: list[str] = Field(default_factory=list, description="Arguments of the script.")
+    script: Annotated[str, Field(min_length=1), AuthorPath("file", withheld=True)]
+    """The script, relative to the spec. It is run as it was before the agent started.
+
+    Example: `checks/report.py`
+    """
+    runs_in: Literal["host", "sandbox"] = "host"
+    """`host`: with our network and PATH, as a user of its own where we are root, confined by Landlock, in a throw-away
+    copy of the workspace from which links that lead outside were removed; the script finds the checkout around it,
+    in a copy, and a `.py` runs under our own interpreter. `sandbox`: confined as the agent is, with a HOME of its
+    own; a `.py` runs under the sandbox's python3, from a directory of its own. Python takes no modules from the
+    workspace (`PYTHONSAFEPATH`) or from HOME there, and git directories in the workspace have lost their hooks and
+    what their configuration could run.
+
+    Example: `sandbox`
+    """
+    args: list[str] = Field(default_factory=list)
+    """Arguments that the script is given.
+
+    Example: `[--strict]`
+    """
     interpreter: TextOrList[Annotated[str, Field(min_length=1)], Annotated[list[str], Field(min_length=1)]] | None = (
-        Field(
-            default=None,
-            description="What runs the script, such as `node`. Otherwise its suffix decides (`.py`), or its `#!` line.",
-        )
+        None
     )
+    """What runs the script, such as `node`. Otherwise its suffix decides (`.py`), or its `#!` line.
+
+    Example: `node`
+    """
 
     @property
     def on_host(self) -> bool:

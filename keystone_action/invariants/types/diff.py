@@ -38,18 +38,36 @@ class Diff(Check):
     default_timeout: ClassVar[float] = 60.0
     late_fails: ClassVar[bool] = True
 
-    only: Annotated[list[_Glob], Field(min_length=1)] | None = Field(
-        default=None, description="Every path that changed matches one of these."
-    )
-    never: Annotated[list[_Glob], Field(min_length=1)] | None = Field(
-        default=None, description="No path that changed matches any of these."
-    )
-    max_files: _Limit | None = Field(
-        default=None, description="At most so many files changed; directories don't count."
-    )
-    max_lines: _Limit | None = Field(default=None, description="At most so many lines were added and removed together.")
-    max_added: _Limit | None = Field(default=None, description="At most so many lines were added.")
-    max_removed: _Limit | None = Field(default=None, description="At most so many lines were removed.")
+    only: Annotated[list[_Glob], Field(min_length=1)] | None = None
+    """Every path that changed matches one of these.
+
+    Example: `["src/**"]`
+    """
+    never: Annotated[list[_Glob], Field(min_length=1)] | None = None
+    """No path that changed matches any of these.
+
+    Example: `[tests, "*.lock"]`
+    """
+    max_files: _Limit | None = None
+    """At most so many files changed; directories don't count.
+
+    Example: `5`
+    """
+    max_lines: _Limit | None = None
+    """At most so many lines were added and removed together.
+
+    Example: `200`
+    """
+    max_added: _Limit | None = None
+    """At most so many lines were added.
+
+    Example: `150`
+    """
+    max_removed: _Limit | None = None
+    """At most so many lines were removed.
+
+    Example: `50`
+    """
 
     @model_validator(mode="after")
     def _has_a_rule(self) -> Self:

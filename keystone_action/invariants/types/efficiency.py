@@ -38,17 +38,31 @@ class Efficiency(Check):
     type_name: ClassVar[str] = "efficiency"
     origin: ClassVar[str] = "Touchstone"
 
-    target_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="US dollars."
-    )
-    target_tokens: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="Tokens, of input and output together."
-    )
-    target_tool_calls: Annotated[int, Field(ge=0)] | None = Field(default=None, description="Calls of tools.")
-    target_seconds: Duration | None = Field(default=None, description="How long the agent ran.")
-    pass_threshold: float = Field(
-        default=0.8, ge=0, le=1, allow_inf_nan=False, description="The score from which on the check passes."
-    )
+    target_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """The cost of the agent's models that earns the full score, in US dollars.
+
+    Example: `0.1`
+    """
+    target_tokens: Annotated[int, Field(ge=0)] | None = None
+    """The tokens that earn the full score, of input and output together.
+
+    Example: `20000`
+    """
+    target_tool_calls: Annotated[int, Field(ge=0)] | None = None
+    """The calls of tools that earn the full score.
+
+    Example: `10`
+    """
+    target_seconds: Duration | None = None
+    """The seconds of the agent's run that earn the full score.
+
+    Example: `30`
+    """
+    pass_threshold: float = Field(default=0.8, ge=0, le=1, allow_inf_nan=False)
+    """The score from which on the check passes.
+
+    Example: `0.5`
+    """
 
     @model_validator(mode="after")
     def _has_a_target(self) -> Self:

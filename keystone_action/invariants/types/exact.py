@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import Field
-
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 
 _SHOWN = 200
@@ -21,8 +19,16 @@ class Exact(Check):
     type_name: ClassVar[str] = "exact"
     origin: ClassVar[str] = "AgenticAssure"
 
-    expected: str = Field(description="The whole output.")
-    normalize: bool = Field(default=True, description="Compare both without white space around them and in lower case.")
+    expected: str
+    """What the whole output must be.
+
+    Example: `"42"`
+    """
+    normalize: bool = True
+    """Compare both without white space around them and in lower case.
+
+    Example: `false`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         agent = context.evidence.agent

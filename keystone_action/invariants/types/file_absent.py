@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from keystone_action.files.globs import find
+from keystone_action.files.globs import find_apart
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.spec.models.base import WorkspacePath
@@ -22,15 +22,15 @@ class FileAbsent(Check):
     type_name: ClassVar[str] = "file_absent"
     origin: ClassVar[str] = "Keystone"
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)] = Field(
-        description="Where nothing may be, relative to the workspace. With a glob, nothing may match."
-    )
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+    """Where nothing may be, relative to the workspace. With a glob, nothing may match.
+
+    Example: `"*.tmp"`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
-        import anyio.to_thread
-
         try:
-            found = await anyio.to_thread.run_sync(find, context.evidence.workspace, self.path)
+            found = await find_apart(context.evidence.workspace, self.path)
         except PathProblem as problem:
             return failed(f"{problem}.")
         if found:

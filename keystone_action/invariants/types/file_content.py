@@ -23,6 +23,8 @@ _Texts = TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]]
 _CONDITIONS = ("equals", "contains", "not_contains", "pattern")
 _SHOWN = 80
 """Characters of a line that a message shows."""
+_SHOWN_BEFORE = 20
+"""Of these, before the first that differs, where that is further on."""
 
 
 class FileContent(Check):
@@ -39,19 +41,33 @@ class FileContent(Check):
     default_timeout: ClassVar[float] = 10.0
     late_fails: ClassVar[bool] = True
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)] = Field(
-        description="The file, relative to the workspace; with a glob, every file that matches."
-    )
-    equals: TextOrList[str, Annotated[list[str], Field(min_length=1)]] | None = Field(
-        default=None, description="The whole text of the file, with the end of its last line if it has one."
-    )
-    contains: _Texts | None = Field(default=None, description="Texts that must all be in the file.")
-    not_contains: _Texts | None = Field(default=None, description="Texts none of which may be in the file.")
-    pattern: TextOrList[_Pattern, Annotated[list[_Pattern], Field(min_length=1)]] | None = Field(
-        default=None,
-        description="Regular expressions that must all match somewhere in the file. `^` and `$` mean the whole text "
-        "unless the expression says `(?m)`.",
-    )
+    path: Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
+    """The file, relative to the workspace; with a glob, every file that matches.
+
+    Example: `report.txt`
+    """
+    equals: TextOrList[str, Annotated[list[str], Field(min_length=1)]] | None = None
+    r"""The whole text of the file, with the end of its last line if it has one.
+
+    Example: `"42\n"`
+    """
+    contains: _Texts | None = None
+    """Texts that must all be in the file.
+
+    Example: `Total`
+    Example: `[Ada, Grace]`
+    """
+    not_contains: _Texts | None = None
+    """Texts none of which may be in the file.
+
+    Example: `TODO`
+    """
+    pattern: TextOrList[_Pattern, Annotated[list[_Pattern], Field(min_length=1)]] | None = None
+    r"""Regular expressions that must all match somewhere in the file. `^` and `$` mean the whole text unless the
+    expression says `(?m)`.
+
+    Example: `'\b42\b'`
+    """
 
     @model_validator(mode="after")
     def _has_a_condition(self) -> Self:
@@ -102,16 +118,23 @@ class FileContent(Check):
 
 
 def _difference(text: str, wanted: str) -> str:
-    """Where two texts that differ begin to."""
-    pairs = zip_longest(StringIO(text, newline="\n"), StringIO(wanted, newline="\n"))  # lines with their ends
-    number, found, expected = next((n, *pair) for n, pair in enumerate(pairs, 1) if pair[0] != pair[1])
-    return f"differs in line {number}: expected {_shown(expected)}, found {_shown(found)}."
+    """Where two texts that differ begin to, and in how many lines more they do."""
+    pairs = list(zip_longest(StringIO(text, newline="\n"), StringIO(wanted, newline="\n")))  # lines with their ends
+    differing = [(number, *pair) for number, pair in enumerate(pairs, 1) if pair[0] != pair[1]]
+    number, found, expected = differing[0]
+    column = next(
+        (n for n, (one, other) in enumerate(zip(found or "", expected or "", strict=False)) if one != other), 0
+    )
+    start = column - _SHOWN_BEFORE if column >= _SHOWN else 0  # else both would be shown as the same text
+    more = f" (lines that differ: {len(differing):,})" if len(differing) > 1 else ""
+    return f"differs in line {number}: expected {_shown(expected, start)}, found {_shown(found, start)}{more}."
 
 
-def _shown(line: str | None) -> str:
+def _shown(line: str | None, start: int) -> str:
     if line is None:
         return "no such line"
-    return repr(line) if len(line) <= _SHOWN else f"{line[:_SHOWN]!r}…"
+    part = line[start : start + _SHOWN]
+    return f"{'…' if start else ''}{part!r}{'…' if len(line) > start + _SHOWN else ''}"
 
 
 def _as_list(value: str | list[str] | None) -> list[str]:

@@ -34,20 +34,22 @@ class Files(Check):
     default_timeout: ClassVar[float] = 60.0
     late_fails: ClassVar[bool] = True
 
-    expect_dir: Annotated[str, Field(min_length=1), AuthorPath("directory")] | None = Field(
-        default=None,
-        description="Every file below it must be in the workspace, at the same relative path and with the same bytes.",
-    )
-    patterns: list[Annotated[_NonEmpty, RegexPattern()]] = Field(
-        default_factory=list,
-        description="Regular expressions, each of which must match somewhere in one of the text files of the "
-        "workspace.",
-    )
-    exclude: list[Annotated[_NonEmpty, WorkspacePath(glob=True)]] | None = Field(
-        default=None,
-        description="Where `patterns` do not look: a glob covers a directory with all that is in it. Without it, "
-        "directories that begin with a dot and vendored ones (`node_modules`, `vendor`, `venv`, …).",
-    )
+    expect_dir: Annotated[str, Field(min_length=1), AuthorPath("directory")] | None = None
+    """Every file below it must be in the workspace, at the same relative path and with the same bytes.
+
+    Example: `expected`
+    """
+    patterns: list[Annotated[_NonEmpty, RegexPattern()]] = Field(default_factory=list)
+    r"""Regular expressions, each of which must match somewhere in one of the text files of the workspace.
+
+    Example: `['def reconcile\(']`
+    """
+    exclude: list[Annotated[_NonEmpty, WorkspacePath(glob=True)]] | None = None
+    """Where `patterns` do not look: a glob covers a directory with all that is in it. Without it, directories that
+    begin with a dot and vendored ones (`node_modules`, `vendor`, `venv`, …).
+
+    Example: `[vendor, "*.min.js"]`
+    """
 
     @model_validator(mode="after")
     def _has_something_to_check(self) -> Self:

@@ -39,15 +39,27 @@ _NonEmpty = Annotated[str, Field(min_length=1)]
 class Request(StrictModel):
     """What is asked. `{{ port }}` is the port of the server that `start` started."""
 
-    method: str = Field(default="GET", description="The method, `GET` by default.")
-    url: Annotated[str, Field(min_length=1), _PORT] = Field(
-        description="With `start`: a path like `/health`, or `http://localhost:{{ port }}/health`. Without it the URL "
-        "of a service of the spec: `{{ services.shop.url }}/health`."
-    )
-    headers: dict[str, Annotated[Text, _PORT]] = Field(default_factory=dict, description="Further headers.")
-    body: Annotated[Any, _PORT] = Field(
-        default=None, description="What is sent: a text as it is, everything else as JSON."
-    )
+    method: str = "GET"
+    """The method of the request.
+
+    Example: `POST`
+    """
+    url: Annotated[str, Field(min_length=1), _PORT]
+    """With `start`: a path like `/health`, or `http://localhost:{{ port }}/health`. Without it the URL of a service of
+    the spec: `{{ services.shop.url }}/health`.
+
+    Example: `/health`
+    """
+    headers: dict[str, Annotated[Text, _PORT]] = Field(default_factory=dict)
+    """Headers of the request, by name.
+
+    Example: `{Accept: application/json}`
+    """
+    body: Annotated[Any, _PORT] = None
+    """The body of the request: a text is sent as it is, everything else as JSON.
+
+    Example: `{name: Ada}`
+    """
 
 
 class Http(Check):
@@ -70,13 +82,31 @@ class Http(Check):
 
     start: (
         Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand(), _PORT] | None
-    ) = Field(default=None, description="The command that starts the server; a string is run by `sh -c`.")
-    request: Request = Field(description="What is asked.")
-    expect: Expect = Field(default_factory=Expect, description="What is expected; by default any status of 200 to 299.")
-    retries: Annotated[int, Field(ge=0, le=1000)] = Field(
-        default=0, description="How many more times it is asked, a second apart, until everything expected holds."
-    )
-    ready_timeout: Duration = Field(default=30.0, description="How long the server may take until it listens.")
+    ) = None
+    """The command that starts the server; a string is run by `sh -c`.
+
+    Example: `python3 server.py`
+    """
+    request: Request
+    """The request that is sent.
+
+    Example: `{url: /health}`
+    """
+    expect: Expect = Field(default_factory=Expect)
+    """What is expected of the response. Without it, any status from 200 to 299.
+
+    Example: `{status: 200, body: {contains: ok}}`
+    """
+    retries: Annotated[int, Field(ge=0, le=1000)] = 0
+    """How many more times it is asked, a second apart, until everything expected holds.
+
+    Example: `3`
+    """
+    ready_timeout: Duration = 30.0
+    """How long the server may take until it listens.
+
+    Example: `10s`
+    """
 
     @model_validator(mode="after")
     def _has_somebody_to_ask(self) -> Self:

@@ -52,16 +52,20 @@ class Assertion(Operators):
     number or boolean of the spec is compared with it by its own text; `gt` and the like read it as a number.
     """
 
-    field: Annotated[str, AfterValidator(_readable_field)] = Field(
-        description="What is looked at: `request_count`; `last_request` or `requests[N]` (from 0), alone or with "
-        "`.method`, `.path`, `.query`, `.headers`, `.headers.<Name>`, `.body`, `.json` or `.json.a.b`."
-    )
-    filters: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Which requests count. `method`; `path` (as it is, or with `*` and `**`); `query` (a mapping of "
-        "names to a text, or a list where a name is repeated); `body` (a text in it). Any other key is a header, "
-        "in any case, or else a top-level field of a JSON or form body.",
-    )
+    field: Annotated[str, AfterValidator(_readable_field)]
+    """What is looked at: `request_count`; `last_request` or `requests[N]` (from 0), alone or with `.method`, `.path`,
+    `.query`, `.headers`, `.headers.<Name>`, `.body`, `.json` or `.json.a.b`.
+
+    Example: `request_count`
+    Example: `last_request.json.amount`
+    """
+    filters: dict[str, Any] = Field(default_factory=dict)
+    """Which requests count. `method`; `path` (as it is, or with `*` and `**`); `query` (a mapping of names to a text,
+    or a list where a name is repeated); `body` (a text in it). Any other key is a header, in any case, or else a
+    top-level field of a JSON or form body.
+
+    Example: `{method: POST, path: "/orders/*"}`
+    """
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Self:
@@ -100,12 +104,16 @@ class HttpMockAssertions(Check):
     origin: ClassVar[str] = "Keystone"
     late_fails: ClassVar[bool] = True
 
-    service: Annotated[str, ServiceName(kinds="recording")] = Field(
-        description="An entry of `services` of type `http_mock` with `record: true`."
-    )
-    assertions: Annotated[list[Assertion], Field(min_length=1)] = Field(
-        description="What must hold of the recorded requests, all of it."
-    )
+    service: Annotated[str, ServiceName(kinds="recording")]
+    """An entry of `services` of type `http_mock` with `record: true`.
+
+    Example: `shop`
+    """
+    assertions: Annotated[list[Assertion], Field(min_length=1)]
+    """What must hold of the recorded requests, all of it.
+
+    Example: `[{field: request_count, filters: {method: POST}, equals: 1}]`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

@@ -46,11 +46,11 @@ class Implemented(Check):
 
     files: (
         Annotated[list[Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]], Field(min_length=1)] | None
-    ) = Field(
-        default=None,
-        description="The files that are looked at instead: each must be there, none be a stub, at least one be "
-        "changed.",
-    )
+    ) = None
+    """The files that are looked at instead: each must be there, none be a stub, at least one be changed.
+
+    Example: `["src/*.py"]`
+    """
 
     @property
     def judges_changes(self) -> bool:

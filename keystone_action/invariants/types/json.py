@@ -53,25 +53,30 @@ class Json(Check):
     default_timeout: ClassVar[float] = 30.0
     late_fails: ClassVar[bool] = True
 
-    path: Annotated[str, Field(min_length=1), WorkspacePath()] | None = Field(
-        default=None, description="The document's file, relative to the workspace."
-    )
-    input_from: InputFrom | None = Field(
-        default=None,
-        description="The document instead: `agent_output`, `stdout`, `file:<path>` of the workspace, or "
-        "`<service>.<field>` of a mock that records, such as `shop.last_request.body`.",
-    )
-    schema_: _Schema | None = Field(
-        default=None,
-        alias="schema",
-        description="A JSON Schema, or the path of a file that holds one. Its draft is the one that it names, else "
-        "2020-12; `format` is no assertion, and references to other documents are not followed.",
-    )
-    values: Values = Field(
-        default_factory=dict,
-        description="What must be at which path: `a.b[0]`, or `$` for the whole document. A mapping of nothing but "
-        "operators asks for these; any other value is to be equalled.",
-    )
+    path: Annotated[str, Field(min_length=1), WorkspacePath()] | None = None
+    """The document's file, relative to the workspace.
+
+    Example: `report.json`
+    """
+    input_from: InputFrom | None = None
+    """The document instead: `agent_output`, `stdout`, `file:<path>` of the workspace, or `<service>.<field>` of a mock
+    that records, such as `shop.last_request.body`.
+
+    Example: `agent_output`
+    """
+    schema_: _Schema | None = Field(default=None, alias="schema")
+    """A JSON Schema, or the path of a file that holds one. Its draft is the one that it names, else 2020-12; `format`
+    is no assertion, and references to other documents are not followed.
+
+    Example: `report.schema.json`
+    Example: `{type: object, required: [total]}`
+    """
+    values: Values = Field(default_factory=dict)
+    """What must be at which path: `a.b[0]`, or `$` for the whole document. A mapping of nothing but operators asks for
+    these; any other value is to be equalled.
+
+    Example: `{total: 42, "customers[0].name": {contains: Ada}}`
+    """
 
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:

@@ -42,14 +42,26 @@ _NonEmpty = Annotated[str, Field(min_length=1)]
 class TextFile(StrictModel):
     """`{file: path}`: a text of the author's, never interpolated and never seen by the agent."""
 
-    file: Annotated[str, Field(min_length=1), AuthorPath("file")] = Field(description="The text's file.")
+    file: Annotated[str, Field(min_length=1), AuthorPath("file")]
+    """The file that holds the text, relative to the spec.
+
+    Example: `criteria.md`
+    """
 
 
 class Rubric(StrictModel):
     """What passing and failing work look like, as the judge is told."""
 
-    pass_: _NonEmpty | None = Field(default=None, alias="pass", description="What passing work looks like.")
-    fail: _NonEmpty | None = Field(default=None, description="What failing work looks like.")
+    pass_: _NonEmpty | None = Field(default=None, alias="pass")
+    """What passing work looks like.
+
+    Example: `Names the cause, and no other.`
+    """
+    fail: _NonEmpty | None = None
+    """What failing work looks like.
+
+    Example: `Names no cause.`
+    """
 
 
 class LlmAsJudge(Check):
@@ -71,41 +83,58 @@ class LlmAsJudge(Check):
     default_timeout: ClassVar[float] = 120.0
     skips_without_secrets: ClassVar[bool] = True
 
-    criteria: TextOrMapping[_NonEmpty, TextFile] = Field(description="What the work is scored by, in your words.")
-    model: _Model = Field(
-        default="judge-fast",
-        description="The judge. `judge-fast` and `judge-strong` (`paragon-fast` and `paragon-max` are the same) are "
-        "what the inputs of these names, or `KEYSTONE_JUDGE_FAST` and `KEYSTONE_JUDGE_STRONG`, say; `provider:model` "
-        "names any other, the provider being `anthropic` or `openai` (any compatible server).",
-    )
-    models: Annotated[list[_Model], Field(min_length=1)] | None = Field(
-        default=None, description="A jury instead of one judge: the mean of their scores counts."
-    )
-    input_from: InputFrom = Field(
-        default="agent_output",
-        description="What is judged: `agent_output`, `stdout`, `workspace` (changed files first, at most 200 kB), "
-        "`diff`, `trace`, `file:<path>` of the workspace, or `<service>.<field>` of a mock that records, such as "
-        "`mail.last_request.body`.",
-    )
-    rubric: Rubric | None = Field(default=None, description="Shown to the judge beside the criteria.")
+    criteria: TextOrMapping[_NonEmpty, TextFile]
+    """What the work is scored by, in your words.
+
+    Example: `The summary names the cause of the outage.`
+    Example: `{file: criteria.md}`
+    """
+    model: _Model = "judge-fast"
+    """The judge. `judge-fast` and `judge-strong` (`paragon-fast` and `paragon-max` are the same) are what the inputs
+    of these names, or `KEYSTONE_JUDGE_FAST` and `KEYSTONE_JUDGE_STRONG`, say; `provider:model` names any other, the
+    provider being `anthropic` or `openai` (any compatible server).
+
+    Example: `judge-strong`
+    """
+    models: Annotated[list[_Model], Field(min_length=1)] | None = None
+    """A jury instead of one judge: the mean of their scores counts.
+
+    Example: `[judge-fast, "openai:gpt-5"]`
+    """
+    input_from: InputFrom = "agent_output"
+    """What is judged: `agent_output`, `stdout`, `workspace` (changed files first, at most 200 kB), `diff`, `trace`,
+    `file:<path>` of the workspace, or `<service>.<field>` of a mock that records, such as `mail.last_request.body`.
+
+    Example: `diff`
+    """
+    rubric: Rubric | None = None
+    """Shown to the judge beside the criteria.
+
+    Example: `{pass: Names the cause., fail: Names none.}`
+    """
     prompt_template: (
         Annotated[str, AfterValidator(_has_input), Template(later=("criteria", "input", "rubric", "task"))] | None
-    ) = Field(
-        default=None,
-        description="Replaces the user prompt. `{criteria}`, `{input}`, `{task}` and `{rubric}` (or `{{ … }}`) are "
-        "filled in, the input fenced as always; how to answer stays in the system prompt.",
-    )
-    temperature: float = Field(
-        default=0.0, ge=0, le=2, allow_inf_nan=False, description="Left out for models that take none."
-    )
-    pass_threshold: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        allow_inf_nan=False,
-        description="The score from which on the check passes; as `model_judge`: 0.8.",
-    )
-    samples: int = Field(default=1, ge=1, le=100, description="Answers asked of each model; their mean counts.")
+    ) = None
+    r"""Replaces the user prompt. `{criteria}`, `{input}`, `{task}` and `{rubric}` (or `{{ … }}`) are filled in, the
+    input fenced as always; how to answer stays in the system prompt.
+
+    Example: `"Judge by: {criteria}\n\n{input}"`
+    """
+    temperature: float = Field(default=0.0, ge=0, le=2, allow_inf_nan=False)
+    """The temperature that the judge is asked with, from 0 to 2. Models that take none are not told.
+
+    Example: `0.2`
+    """
+    pass_threshold: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
+    """The score from which on the check passes; as `model_judge`: 0.8.
+
+    Example: `0.8`
+    """
+    samples: int = Field(default=1, ge=1, le=100)
+    """Answers asked of each model; their mean counts.
+
+    Example: `3`
+    """
 
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:

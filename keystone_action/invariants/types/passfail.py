@@ -32,17 +32,22 @@ class PassFail(Check):
     type_name: ClassVar[str] = "passfail"
     origin: ClassVar[str] = "AgenticAssure"
 
-    expected_output: str | None = Field(
-        default=None, description="A text that is somewhere in the output, upper and lower case being the same."
-    )
-    expected_tools: list[NonEmpty] | None = Field(
-        default=None, description="Tools that were each called at least once."
-    )
-    expected_tool_args: dict[Annotated[str, Field(min_length=1)], dict[str, Any]] | None = Field(
-        default=None,
-        description="By the name of the tool: some call of it had all these arguments. Numbers compare by value, "
-        "never with a boolean or a text.",
-    )
+    expected_output: str | None = None
+    """A text that is somewhere in the output, upper and lower case being the same.
+
+    Example: `refund issued`
+    """
+    expected_tools: list[NonEmpty] | None = None
+    """Tools that were each called at least once.
+
+    Example: `[look_up_order, refund]`
+    """
+    expected_tool_args: dict[Annotated[str, Field(min_length=1)], dict[str, Any]] | None = None
+    """By the name of the tool: some call of it had all these arguments. Numbers compare by value, never with a boolean
+    or a text.
+
+    Example: `{refund: {order: 7}}`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         done: list[_Step] = []

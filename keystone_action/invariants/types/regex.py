@@ -27,15 +27,18 @@ class Regex(Check):
     default_timeout: ClassVar[float] = 10.0
     late_fails: ClassVar[bool] = True
 
-    pattern: Annotated[str, Field(min_length=1), RegexPattern()] = Field(
-        description="The expression, by Python's rules. `^` and `$` mean the whole text unless it says `(?m)`, `.` "
-        "stays within a line unless it says `(?s)`."
-    )
-    input_from: InputFrom = Field(
-        default="agent_output",
-        description="What is searched: `agent_output`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` of the "
-        "workspace, or `<service>.<field>` of a mock that records, such as `mail.last_request.body`.",
-    )
+    pattern: Annotated[str, Field(min_length=1), RegexPattern()]
+    r"""The expression, by Python's rules. `^` and `$` mean the whole text unless it says `(?m)`, `.` stays within a
+    line unless it says `(?s)`.
+
+    Example: `'order \d+'`
+    """
+    input_from: InputFrom = "agent_output"
+    """What is searched: `agent_output`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` of the workspace, or
+    `<service>.<field>` of a mock that records, such as `mail.last_request.body`.
+
+    Example: `file:report.txt`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

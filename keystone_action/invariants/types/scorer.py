@@ -31,22 +31,27 @@ class Scorer(Check):
     phase: ClassVar[Phase] = "fresh_copy"
     default_timeout: ClassVar[float] = 60.0
 
-    scorer: Annotated[str, Field(min_length=1), PlainText()] = Field(
-        description="The name that the scorer is registered under."
-    )
-    modules: Annotated[list[_Module], Field(min_length=1)] = Field(
-        description="What is imported until the scorer is registered."
-    )
-    dir: Annotated[str, AuthorPath("directory", withheld=True)] | None = Field(
-        default=None,
-        description="The folder of the modules, which the agent doesn't see. Left out, they are the agent's own: "
-        "found in its `dir`.",
-    )
-    scenario: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Fields of the Scenario that the scorer gets, such as `expected_output` and `metadata`. `name` is "
-        "the invariant's and `input` the task's prompt where they are left out.",
-    )
+    scorer: Annotated[str, Field(min_length=1), PlainText()]
+    """The name that the scorer is registered under.
+
+    Example: `polite`
+    """
+    modules: Annotated[list[_Module], Field(min_length=1)]
+    """What is imported until the scorer is registered.
+
+    Example: `[scorers]`
+    """
+    dir: Annotated[str, AuthorPath("directory", withheld=True)] | None = None
+    """The folder of the modules, which the agent doesn't see. Left out, they are the agent's own: found in its `dir`.
+
+    Example: `checks`
+    """
+    scenario: dict[str, Any] = Field(default_factory=dict)
+    """Fields of the Scenario that the scorer gets, such as `expected_output` and `metadata`. `name` is the invariant's
+    and `input` the task's prompt where they are left out.
+
+    Example: `{expected_output: refund issued}`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         agent = context.evidence.agent

@@ -37,17 +37,22 @@ class Similarity(Check):
     origin: ClassVar[str] = "AgenticAssure"
     default_timeout: ClassVar[float] = 300.0
 
-    expected: Annotated[str, text_like(r"\S", "a text that is not blank")] = Field(
-        description="A text that means what the output should."
-    )
-    threshold: float = Field(
-        default=0.7, ge=0, le=1, allow_inf_nan=False, description="The cosine from which on the check passes."
-    )
-    model: Annotated[str, Field(min_length=1), PlainText()] = Field(
-        default="all-MiniLM-L6-v2",
-        description="A model of sentence-transformers, by its name or its directory. The package gets it from its hub "
-        "when it isn't there yet, and looks at the first few hundred words of a text only.",
-    )
+    expected: Annotated[str, text_like(r"\S", "a text that is not blank")]
+    """A text that means what the output should.
+
+    Example: `The order was refunded.`
+    """
+    threshold: float = Field(default=0.7, ge=0, le=1, allow_inf_nan=False)
+    """The similarity (cosine) from which on the check passes, from 0 to 1.
+
+    Example: `0.8`
+    """
+    model: Annotated[str, Field(min_length=1), PlainText()] = "all-MiniLM-L6-v2"
+    """A model of sentence-transformers, by its name or its directory. The package gets it from its hub when it isn't
+    there yet, and looks at the first few hundred words of a text only.
+
+    Example: `all-mpnet-base-v2`
+    """
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread

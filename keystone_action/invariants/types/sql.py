@@ -49,32 +49,68 @@ class Sql(Check):
     origin: ClassVar[str] = "Keystone"
     default_timeout: ClassVar[float] = 30.0
 
-    service: Annotated[str, ServiceName(kinds="database")] = Field(
-        description="The entry of `services` that is asked: PostgreSQL, MySQL, MariaDB, SQLite, or an external one."
-    )
-    query: Annotated[str, Field(min_length=1)] = Field(description="One SQL query.")
-    equals: Any = Field(default=None, description="The value that is expected; `null` is one, too.")
-    not_equals: Any = Field(default=None, description="A value that must not be found.")
-    gt: Bound | None = Field(default=None, description="The value found must be greater.")
-    gte: Bound | None = Field(default=None, description="The value found must be greater or equal.")
-    lt: Bound | None = Field(default=None, description="The value found must be less.")
-    lte: Bound | None = Field(default=None, description="The value found must be less or equal.")
-    contains: Bound | None = Field(
-        default=None, description="A text that must be in the text found, or an element of the list found."
-    )
-    matches: Annotated[str, RegexPattern()] | None = Field(
-        default=None, description="A regular expression that must match somewhere in the text found."
-    )
-    rows: list[list[Any] | dict[str, Any]] | None = Field(
-        default=None,
-        description="The whole result in its order; each row a list in the order of the columns, or a mapping of all "
-        "columns.",
-    )
-    redefined: Literal["deny", "allow"] = Field(
-        default="deny",
-        description="`allow`: what the query reads may be something else than before the agent, such as a view in the "
-        "place of a table. For a task that asks for that.",
-    )
+    service: Annotated[str, ServiceName(kinds="database")]
+    """The entry of `services` that is asked: PostgreSQL, MySQL, MariaDB, SQLite, or an external one.
+
+    Example: `db`
+    """
+    query: Annotated[str, Field(min_length=1)]
+    """The query, one SQL statement that reads.
+
+    Example: `SELECT count(*) FROM customers`
+    """
+    equals: Any = None
+    """The value that is expected; `null` is one, too.
+
+    Example: `42`
+    """
+    not_equals: Any = None
+    """A value that must not be found.
+
+    Example: `null`
+    """
+    gt: Bound | None = None
+    """The value found must be greater.
+
+    Example: `0`
+    """
+    gte: Bound | None = None
+    """The value found must be greater or equal.
+
+    Example: `1`
+    """
+    lt: Bound | None = None
+    """The value found must be less.
+
+    Example: `100`
+    """
+    lte: Bound | None = None
+    """The value found must be less or equal.
+
+    Example: `99.5`
+    """
+    contains: Bound | None = None
+    """A text that must be in the text found, or an element of the list found.
+
+    Example: `Ada`
+    """
+    matches: Annotated[str, RegexPattern()] | None = None
+    """A regular expression that must match somewhere in the text found.
+
+    Example: `'^A'`
+    """
+    rows: list[list[Any] | dict[str, Any]] | None = None
+    """The whole result in its order; each row a list in the order of the columns, or a mapping of all columns.
+
+    Example: `[[1, Ada], [2, Grace]]`
+    Example: `[{id: 1, name: Ada}]`
+    """
+    redefined: Literal["deny", "allow"] = "deny"
+    """`allow`: what the query reads may be something else than before the agent, such as a view in the place of a
+    table. For a task that asks for that.
+
+    Example: `allow`
+    """
 
     @model_validator(mode="after")
     def _has_an_operator(self) -> Self:

@@ -53,37 +53,42 @@ class Swebench(Check):
     default_timeout: ClassVar[float] = 600.0
     late_fails: ClassVar[bool] = True
 
-    fail_to_pass: list[_TestId] = Field(
-        min_length=1,
-        description="Tests that fail before the fix and must pass after it: ids as pytest prints them with the "
-        "workspace as its root, such as `dir/test_x.py::test[1]`.",
-    )
-    pass_to_pass: list[_TestId] = Field(
-        default_factory=list,
-        description="Tests that pass before and must go on passing; one that does not disqualifies.",
-    )
-    inject: list[Inject] = Field(
-        default_factory=list,
-        description="Hidden files, which the agent never sees. A path alone lands at the workspace's root under its "
-        "own name.",
-    )
-    cmd_prefix: Annotated[str, Field(min_length=1), ShellCommand()] = Field(
-        default="python3 -m pytest -q -p no:cacheprovider",
-        description="The command line of pytest, before the files that it is given.",
-    )
-    pass_threshold: float = Field(
-        default=1.0,
-        ge=0,
-        le=1,
-        description="The share of `fail_to_pass` from which on the check passes, as long as nothing of `pass_to_pass` "
-        "is broken.",
-    )
-    protect: list[Protect] = Field(
-        default_factory=list, description="Further files that are put back as the author has them; see `tests`."
-    )
-    timeout_s: Duration | None = Field(
-        default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
-    )
+    fail_to_pass: list[_TestId] = Field(min_length=1)
+    """Tests that fail before the fix and must pass after it: ids as pytest prints them with the workspace as its root,
+    such as `dir/test_x.py::test[1]`.
+
+    Example: `["tests/test_totals.py::test_empty"]`
+    """
+    pass_to_pass: list[_TestId] = Field(default_factory=list)
+    """Tests that pass before and must go on passing; one that does not disqualifies.
+
+    Example: `["tests/test_totals.py::test_one"]`
+    """
+    inject: list[Inject] = Field(default_factory=list)
+    """Hidden files, which the agent never sees. A path alone lands at the workspace's root under its own name.
+
+    Example: `[{src: hidden/test_totals.py, dest: tests/}]`
+    """
+    cmd_prefix: Annotated[str, Field(min_length=1), ShellCommand()] = "python3 -m pytest -q -p no:cacheprovider"
+    """The command line of pytest, before the files that it is given.
+
+    Example: `python3 -m pytest -q`
+    """
+    pass_threshold: float = Field(default=1.0, ge=0, le=1)
+    """The share of `fail_to_pass` from which on the check passes, as long as nothing of `pass_to_pass` is broken.
+
+    Example: `0.5`
+    """
+    protect: list[Protect] = Field(default_factory=list)
+    """Further files that are put back as the author has them; see `tests`.
+
+    Example: `[conftest.py]`
+    """
+    timeout_s: Duration | None = None
+    """The time limit as Touchstone writes it; it wins over the invariant's `timeout`.
+
+    Example: `600`
+    """
 
     @model_validator(mode="after")
     def _can_be_graded(self) -> Self:

@@ -75,35 +75,40 @@ class Tests(Check):
     default_timeout: ClassVar[float] = 300.0
     late_fails: ClassVar[bool] = True
 
-    cmd: Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand()] | None = (
-        Field(
-            default=None,
-            description="The command that runs the tests. As `pytest` it may be left out (the injected test files are "
-            "run) or be `python3 -m pytest …`.",
-        )
-    )
-    inject: list[Inject] = Field(
-        default_factory=list,
-        description="Hidden files, which the agent never sees. A path alone lands at the workspace's root under its "
-        "own name.",
-    )
-    junit_xml: TextOrList[_Glob, Annotated[list[_Glob], Field(min_length=1)]] | None = Field(
-        default=None,
-        description="Where `cmd` writes its JUnit reports. What is there before the run is removed first.",
-    )
-    pass_threshold: float = Field(
-        default=1.0, ge=0, le=1, description="The score from which on the check passes; the score stays the share."
-    )
-    protect: list[Protect] = Field(
-        default_factory=list,
-        description="Files that are put back as the author has them, the agent's own additions removed; besides these "
-        "always every injected path, `conftest.py`, `pytest.ini`, `tox.ini`, `sitecustomize.py`, `usercustomize.py`, "
-        "`*.pth` and the like, at any depth. `!queue.py` lets a module of the agent's be that has the name of one of "
-        "the standard library or of an installed package, for a task that asks for one.",
-    )
-    timeout_s: Duration | None = Field(
-        default=None, description="The time limit as Touchstone writes it; it wins over the invariant's `timeout`."
-    )
+    cmd: Annotated[TextOrList[_NonEmpty, Annotated[list[_NonEmpty], Field(min_length=1)]], ShellCommand()] | None = None
+    """The command that runs the tests. As `pytest` it may be left out (the injected test files are run) or be `python3
+    -m pytest …`.
+
+    Example: `python3 -m pytest --junitxml=report.xml`
+    """
+    inject: list[Inject] = Field(default_factory=list)
+    """Hidden files, which the agent never sees. A path alone lands at the workspace's root under its own name.
+
+    Example: `[hidden/test_totals.py]`
+    """
+    junit_xml: TextOrList[_Glob, Annotated[list[_Glob], Field(min_length=1)]] | None = None
+    """Where `cmd` writes its JUnit reports. What is there before the run is removed first.
+
+    Example: `"report*.xml"`
+    """
+    pass_threshold: float = Field(default=1.0, ge=0, le=1)
+    """The score from which on the check passes; the score stays the share.
+
+    Example: `0.9`
+    """
+    protect: list[Protect] = Field(default_factory=list)
+    """Files that are put back as the author has them, the agent's own additions removed; besides these always every
+    injected path, `conftest.py`, `pytest.ini`, `tox.ini`, `sitecustomize.py`, `usercustomize.py`, `*.pth` and the
+    like, at any depth. `!queue.py` lets a module of the agent's be that has the name of one of the standard library
+    or of an installed package, for a task that asks for one.
+
+    Example: `["tests/**"]`
+    """
+    timeout_s: Duration | None = None
+    """The time limit as Touchstone writes it; it wins over the invariant's `timeout`.
+
+    Example: `600`
+    """
 
     @model_validator(mode="after")
     def _can_be_graded(self) -> Self:

@@ -34,14 +34,21 @@ class ToolCorrectness(Check):
     origin: ClassVar[str] = "Touchstone"
     late_fails: ClassVar[bool] = True
 
-    expected: Annotated[list[TextOrMapping[NonEmpty, ToolMatcher]], Field(min_length=1)] = Field(
-        description="The calls that are expected: a name, or a matcher. A tool that is to be called twice stands here "
-        "twice."
-    )
-    match: Literal["name", "raw_name", "kind"] = Field(
-        default="name", description="What a name in `expected` is compared with."
-    )
-    ordered: bool = Field(default=False, description="Whether the order of the calls counts.")
+    expected: Annotated[list[TextOrMapping[NonEmpty, ToolMatcher]], Field(min_length=1)]
+    """The calls that are expected: a name, or a matcher. A tool that is to be called twice stands here twice.
+
+    Example: `[look_up_order, {name: refund, args: {order: 7}}]`
+    """
+    match: Literal["name", "raw_name", "kind"] = "name"
+    """What a name in `expected` is compared with.
+
+    Example: `kind`
+    """
+    ordered: bool = False
+    """Whether the order of the calls counts.
+
+    Example: `true`
+    """
 
     @model_validator(mode="after")
     def _kinds_are_known(self) -> Self:

@@ -65,24 +65,44 @@ class TraceCheck(Check):
     origin: ClassVar[str] = "Touchstone"
     late_fails: ClassVar[bool] = True
 
-    require_tools: _Matchers | None = Field(default=None, description="Each of these has at least one call.")
-    forbid_tools: _Matchers | None = Field(
-        default=None,
-        description="None of these has a call. A call that fits by its name, but whose arguments can't be read, "
-        "counts as one: it can't be ruled out.",
-    )
-    order: _Order | None = Field(
-        default=None,
-        description="Calls come in this order, others in between allowed; `true` means the order of `require_tools`.",
-    )
-    max_tool_calls: _ToolCalls | None = Field(
-        default=None, description="At most so many calls, of all tools or by kind: `{execute: 5, fetch: 0}`."
-    )
-    max_tokens: _Count | None = Field(default=None, description="At most so many tokens, of input and output together.")
-    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="At most so many US dollars."
-    )
-    require_no_denied: bool = Field(default=False, description="No request for permission was denied.")
+    require_tools: _Matchers | None = None
+    """Each of these has at least one call.
+
+    Example: `[{kind: read}, {name: bash}]`
+    """
+    forbid_tools: _Matchers | None = None
+    """None of these has a call. A call that fits by its name, but whose arguments can't be read, counts as one: it
+    can't be ruled out.
+
+    Example: `[{kind: fetch}]`
+    """
+    order: _Order | None = None
+    """Calls come in this order, others in between allowed; `true` means the order of `require_tools`.
+
+    Example: `true`
+    Example: `[{kind: read}, {kind: write}]`
+    """
+    max_tool_calls: _ToolCalls | None = None
+    """At most so many calls, of all tools or by kind: `{execute: 5, fetch: 0}`.
+
+    Example: `30`
+    Example: `{execute: 5, fetch: 0}`
+    """
+    max_tokens: _Count | None = None
+    """At most so many tokens, of input and output together.
+
+    Example: `50000`
+    """
+    max_cost_usd: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """At most so many US dollars.
+
+    Example: `0.25`
+    """
+    require_no_denied: bool = False
+    """No request for permission was denied.
+
+    Example: `true`
+    """
 
     @model_validator(mode="after")
     def _asserts_something(self) -> Self:

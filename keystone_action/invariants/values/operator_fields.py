@@ -17,21 +17,61 @@ _NULLABLE = ("equals", "not_equals", "contains", "not_contains")
 class Operators(StrictModel):
     """What must hold of one value. Every operator given must hold, at least one is."""
 
-    equals: Any = Field(default=None, description="The value that is expected; `null` is one, too.")
-    not_equals: Any = Field(default=None, description="A value that must not be found.")
-    contains: Any = Field(default=None, description="A text in the text, an element of the list, a key of the mapping.")
-    not_contains: Any = Field(default=None, description="The opposite; something must be there all the same.")
-    matches: Annotated[str, RegexPattern()] | None = Field(
-        default=None, description="A regular expression that must match somewhere in the text."
-    )
-    gt: _Number | None = Field(default=None, description="The value must be greater.")
-    gte: _Number | None = Field(default=None, description="The value must be greater or equal.")
-    lt: _Number | None = Field(default=None, description="The value must be less.")
-    lte: _Number | None = Field(default=None, description="The value must be less or equal.")
-    exists: bool | None = Field(default=None, description="Whether there is a value at all.")
-    count: Annotated[int, Field(ge=0)] | None = Field(
-        default=None, description="How many elements, keys or characters there are."
-    )
+    equals: Any = None
+    """The value that is expected; `null` is one, too.
+
+    Example: `42`
+    """
+    not_equals: Any = None
+    """A value that must not be found.
+
+    Example: `null`
+    """
+    contains: Any = None
+    """A text in the text, an element of the list, a key of the mapping.
+
+    Example: `Ada`
+    """
+    not_contains: Any = None
+    """The opposite; something must be there all the same.
+
+    Example: `error`
+    """
+    matches: Annotated[str, RegexPattern()] | None = None
+    """A regular expression that must match somewhere in the text.
+
+    Example: `'^[0-9]+$'`
+    """
+    gt: _Number | None = None
+    """The value must be greater.
+
+    Example: `0`
+    """
+    gte: _Number | None = None
+    """The value must be greater or equal.
+
+    Example: `1`
+    """
+    lt: _Number | None = None
+    """The value must be less.
+
+    Example: `100`
+    """
+    lte: _Number | None = None
+    """The value must be less or equal.
+
+    Example: `99.5`
+    """
+    exists: bool | None = None
+    """Whether there is a value at all.
+
+    Example: `true`
+    """
+    count: Annotated[int, Field(ge=0)] | None = None
+    """How many elements, keys or characters there are.
+
+    Example: `3`
+    """
 
     @model_validator(mode="after")
     def _has_an_operator(self) -> Self:

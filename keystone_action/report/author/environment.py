@@ -19,7 +19,7 @@ from markupsafe import Markup
 from keystone_action.report import escape
 
 BASE = "summary.md.j2"
-OURS = frozenset({BASE, "agent.j2", "changes.j2"})
+OURS = frozenset({BASE, "agent.j2", "changes.j2", "parts.j2"})
 """What a template may extend and import from."""
 FILTERS = (
     *("abs", "batch", "capitalize", "count", "d", "default", "dictsort", "first", "float", "groupby", "int", "items"),

@@ -38,7 +38,8 @@ VARIABLES = frozenset(
             "max_passed",
             "misleading",
         ),
-        *("notes", "notes_left_out", "reasons", "reasons_left_out", "result", "run", "specs"),
+        *("notes", "notes_left_out", "reasons", "reasons_left_out", "report", "result", "run", "spec_rows"),
+        *("spec_rows_left_out", "specs", "terms"),
     }
 )
 """What every block is given. run: the document of results.json."""

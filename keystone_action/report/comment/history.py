@@ -17,7 +17,7 @@ from typing import Any, get_args
 
 from keystone_action.report.comment.jobs import Jobs
 from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
-from keystone_action.report.view import invariant_rows
+from keystone_action.report.sentences.view import invariant_rows
 from keystone_action.scoring.results import RunResult, Status, Verdict
 
 MAX_CHECKS = 400

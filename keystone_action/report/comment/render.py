@@ -10,17 +10,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.report import view, words
-from keystone_action.report.addresses import safe_link, safe_links
+from keystone_action.report import words
+from keystone_action.report.addresses import report_link, safe_link, safe_links
 from keystone_action.report.again import command_again
 from keystone_action.report.comment.history import CheckChanges, LastResult, changes_since, encode_commit
 from keystone_action.report.comment.jobs import Jobs, is_worse
 from keystone_action.report.comment.ladder import COMMENT_LIMIT, Level, fit
 from keystone_action.report.comment.marker import Marker, without_hidden
-from keystone_action.report.compared import baseline_view, gate_view
-from keystone_action.report.headline import headline
+from keystone_action.report.sentences import view
+from keystone_action.report.sentences.compared import baseline_view, gate_view
+from keystone_action.report.sentences.headline import headline
+from keystone_action.report.sentences.spec_table import SpecRow, spec_rows
 from keystone_action.report.templating import markdown_environment
-from keystone_action.scoring.results import InvariantResult, RunResult, Verdict
+from keystone_action.report.terms import Terms
+from keystone_action.scoring.results import RunResult, Verdict
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -28,9 +31,11 @@ if TYPE_CHECKING:
 TEMPLATE = "comment.md.j2"
 RUNNING = "running.md.j2"
 MAX_ROWS = 40
-"""Failing checks in the table."""
+"""Failing checks, or specs that did not pass, in the table."""
 MAX_SHOWN = 10
-"""Of these, those that are seen at once; the others are folded."""
+"""Failing checks that are seen at once, the others are folded; and specs above which those that passed are folded."""
+MAX_FOLDED = 100
+"""Specs that passed in their table."""
 MAX_NAMES = 8
 """Names in a list of what changed."""
 MAX_CELLS = 10
@@ -80,14 +85,6 @@ class CommentProgress:
     def finished(self) -> int:
         """Cells that are done."""
         return self.passed + self.failed
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A failing check. where: its spec, where there are several."""
-
-    where: str
-    row: view.InvariantRow
 
 
 def render_comment(run: RunResult, marker: Marker, facts: CommentFacts, *, limit: int = COMMENT_LIMIT) -> str:
@@ -142,9 +139,15 @@ def is_judged(run: RunResult) -> bool:
 
 
 def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Level) -> Iterator[str]:
-    why, more_why = view.reasons(run)
+    several = len(run.specs) > 1
+    why, more_why = ([], 0) if several else view.reasons(run)
     notes, more_notes = view.notes(run)
-    rows = list(_failing(run, safe_links(facts.links)))
+    links = safe_links(facts.links)
+    items = list(view.spec_views(run, links))
+    rows = [] if several or not items else [row for row in items[0].rows if row.status in ("fail", "error")]
+    specs, passed = _in_table(spec_rows(run, links)) if several else ([], [])
+    in_table = view.is_one_cell(run)
+    cells = [(item, one) for item in items for one in item.failures if view.tells_more(one, in_table)]
     others_are_worse = is_worse(facts.shared, run.verdict)
     return template.generate(
         result=run,
@@ -153,6 +156,7 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         own=f"{view.icon(run)} {headline(run)}" if others_are_worse else "",
         shared=SHARED if facts.shared else "",
         facts=view.facts(run),
+        certain=[] if several or not items else items[0].statistics,
         origin=facts.origin,
         doubted=facts.doubted,
         reporter=facts.reporter,
@@ -164,39 +168,30 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
         reasons_left_out=more_why,
         notes=notes,
         notes_left_out=more_notes,
+        spec_rows=specs[:MAX_ROWS],
+        spec_rows_left_out=max(0, len(specs) - MAX_ROWS),
+        passed_rows=passed if level == "everything" else [],
         rows=rows[:MAX_ROWS],
         max_shown=MAX_SHOWN,
         rows_left_out=max(0, len(rows) - MAX_ROWS),
         several=any(len(spec.cells) > 1 for spec in run.specs),
-        cells=_failed_cells(run) if level == "everything" else [],
+        weights=len({row.weight for row in rows}) > 1,
+        cells=cells[:MAX_CELLS] if level == "everything" else [],
+        cells_left_out=sum(failure.number for _, failure in cells[MAX_CELLS:]) if level == "everything" else 0,
         again=command_again(run),
+        report=report_link(facts.run_url),
+        terms=Terms(),
         sha=facts.sha,
         run_url=safe_link(facts.run_url),
     )
 
 
-def _failing(run: RunResult, links: Mapping[str, str]) -> Iterator[_Row]:
-    for item in view.spec_views(run, links):
-        for row in item.rows:
-            if row.status in ("fail", "error"):
-                yield _Row(item.spec.id if len(run.specs) > 1 else "", row)
-
-
-def _failed_cells(run: RunResult) -> list[dict[str, Any]]:
-    found = [failure for item in view.spec_views(run) for failure in item.failures][:MAX_CELLS]
-    return [
-        {
-            "cell": failure.cell,
-            "replicas": failure.replicas,
-            "checks": [check for check in failure.checks if _tells_more(check)],
-        }
-        for failure in found
-    ]
-
-
-def _tells_more(check: InvariantResult) -> bool:
-    """Whether a check's message is more than the line that the table has of it."""
-    return check.status in ("fail", "error") and "\n" in check.message.strip()
+def _in_table(rows: list[SpecRow]) -> tuple[list[SpecRow], list[SpecRow]]:
+    """The specs that are seen at once, and those that are folded: where there are many, those that passed."""
+    if len(rows) <= MAX_SHOWN:
+        return rows, []
+    passed = [row for row in rows if row.verdict == "pass"]
+    return [row for row in rows if row.verdict != "pass"], passed[:MAX_FOLDED]
 
 
 def _change_lines(found: CheckChanges | None, run: RunResult) -> dict[str, Any] | None:
@@ -222,5 +217,7 @@ def _change_lines(found: CheckChanges | None, run: RunResult) -> dict[str, Any] 
 
 
 def _in_words(before: LastResult) -> str:
-    composite = "" if before.composite is None else f", composite {words.score(before.composite)}"
+    # What was graded beside an error says nothing of the whole.
+    unknown = before.composite is None or before.verdict == "error"
+    composite = "" if unknown else f", composite {words.score(before.composite)}"
     return f"{words.TITLES[before.verdict]}{composite}"

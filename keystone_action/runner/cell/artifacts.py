@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keystone_action.files.head_and_tail import write_all
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.parts.journal import output_error
 
@@ -44,8 +46,8 @@ class CellFiles:
         """All that a graded cell leaves: what its agent printed, audit log, trace and diff, and the log of each check
         that has one."""
         self.agent(evidence.agent)
-        self._write("audit.jsonl", evidence.audit_log.read_text("utf-8", "replace"))
-        self._write("trace.jsonl", evidence.trace.read_text("utf-8", "replace"))
+        self._write("audit.jsonl", _text(evidence.audit_log))
+        self._write("trace.jsonl", _text(evidence.trace))
         self._write("diff.patch", evidence.patch)
         for entry in graded:
             if entry.log:
@@ -56,12 +58,23 @@ class CellFiles:
         self._write("internal-error.log", text)
 
     def _write(self, name: str, text: str) -> None:
-        path = self.directory / name
+        # Mostly empty, and several in each cell: a file object would take longer than what is written.
+        path = f"{self.directory}/{name}"
+        data = self._mask.text(text).encode("utf-8", "replace") if text else b""
         try:
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(self._mask.text(text), "utf-8", errors="replace")
+            if "/" in name:
+                Path(path).parent.mkdir(exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                write_all(file, data)
+            finally:
+                os.close(file)
         except OSError as error:
-            raise output_error(path, error) from error
+            raise output_error(Path(path), error) from error
+
+
+def _text(log: Path) -> str:
+    return log.read_text("utf-8", "replace") if os.stat(log).st_size else ""  # noqa: PTH116
 
 
 def bound(text: str, limit: int = OUTPUT_LIMIT) -> str:

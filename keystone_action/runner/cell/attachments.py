@@ -117,7 +117,8 @@ class Attachments:
 
     async def _enter(self, service: RunningService) -> None:
         block = service.attach(self._scope)
-        self._under_way.places[service.name] = await block.__aenter__()
+        place = self._under_way.places[service.name] = await block.__aenter__()
+        self._under_way.tell(f"service {service.name}: {place.for_agent.host}:{place.for_agent.port}")
         self._blocks.append(block)
 
     async def _leave(self) -> None:

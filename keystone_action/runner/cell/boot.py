@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.agents.base import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.files.workspace import copy_tree, keep_originals, snapshot, snapshot_git
-from keystone_action.runner.cell.layout import apart, copy_task_files, hidden_places, make_readable, run_shielded
+from keystone_action.files.workspace import copy_again, copy_tree, keep_originals, snapshot, snapshot_git
+from keystone_action.runner.cell.layout import apart, copy_task_files, make_readable, run_shielded
 from keystone_action.runner.cell.opening import missing_words, open_sandbox
 from keystone_action.runner.cell.reaching import attach_services, seal
 from keystone_action.runner.cell.recordings import why_without_history
@@ -70,26 +70,31 @@ def _sandboxes(under_way: CellUnderWay) -> asyncio.Task[DockerSandboxes] | None:
 
 
 def _lay_out(under_way: CellUnderWay) -> None:
-    """Workspace, task files, the agent's own code, and our two logs (always there, empty at first)."""
-    loaded, roots, spec, results = under_way.loaded, under_way.roots, under_way.spec, under_way.run.results_places
-    unseen = hidden_places(loaded, under_way.run.options)
+    """Workspace, task files, the agent's own code, and the file for its trace (always there, empty at first)."""
+    loaded, roots, spec = under_way.loaded, under_way.roots, under_way.spec
     copy = partial(
         copy_tree,
-        withheld=unseen,
-        results=results,
+        withheld=under_way.hidden,
+        results=under_way.run.results_places,
         holds_results=holds_results,
         without_history=why_without_history(under_way),
     )
     if spec.workspace is not None:
-        report = copy(loaded.code_path(spec.workspace), roots.workspace, ignore=loaded.workspace_left_out)
-        under_way.notices += report.notices
+        copy_workspace = partial(copy, loaded.code_path(spec.workspace), ignore=loaded.workspace_left_out)
+        if under_way.starts_as_all:
+            first = under_way.run.first_copies.of_spec(spec.id, copy_workspace)
+            under_way.notices += first.notices
+            under_way.first_copy = first
+            if first.directory is not None:
+                copy_again(first.directory, roots.workspace)
+        else:
+            under_way.notices += copy_workspace(roots.workspace).notices
     copy_task_files(spec.task.files, loaded.directory, roots.workspace, under_way.withheld)
     own_code = under_way.cell.agent.dir
     if own_code is not None:
         directory = under_way.agent_directory = roots.area / "agent"
         under_way.notices += copy(loaded.code_path(own_code), directory, ignore=loaded.agent_left_out).notices
         make_readable(directory)
-    roots.audit_log.touch()
     roots.trace.touch()
 
 
@@ -145,11 +150,14 @@ async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
 
 def _remember(under_way: CellUnderWay) -> None:
     """What the workspace holds before the agent starts: the originals for the patch, and the snapshot."""
-    workspace = under_way.roots.workspace
-    under_way.originals = keep_originals(workspace, under_way.roots.private / "before")
+    workspace, first = under_way.roots.workspace, under_way.first_copy
     try:
         under_way.before = snapshot(workspace)
         if under_way.spec.watches_files:
             under_way.git_before = snapshot_git(workspace, under_way.before)
     except PathUnreadable as error:
         raise HarnessError(f"the agent can't start from this workspace: {error}") from error
+    if first is not None and first.is_still(under_way.before):
+        under_way.originals = first.directory
+    else:
+        under_way.originals = keep_originals(workspace, under_way.roots.private / "before")

@@ -19,6 +19,7 @@ from keystone_action.agents.base import AgentCall
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
+from keystone_action.files.descent import is_small
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import (
     compare_entries,
@@ -55,21 +56,17 @@ from keystone_action.runner.cell.model_gateway import (
 )
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.reaching import settle_proxy
-from keystone_action.runner.cell.under_way import CellUnderWay
+from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES, CellUnderWay
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
+    from keystone_action.files.changes.entries import Change
+    from keystone_action.files.changes.snapshot import Snapshot
     from keystone_action.plan import Cell
     from keystone_action.runner.under_way import RunUnderWay
-
-
-SMALL_TREE = 100
-"""Entries of a workspace that is removed without a thread for it."""
-SMALL_OUTPUT = 1 << 16
-"""Bytes of output and diff that are written without a thread for it."""
 
 
 async def run_cell(cell: Cell, run: RunUnderWay) -> CellResult:
@@ -96,13 +93,21 @@ async def run_cell(cell: Cell, run: RunUnderWay) -> CellResult:
     finally:
         if not run.options.keep:
             with anyio.CancelScope(shield=True):
-                await apart(under_way.roots.remove, inline=under_way.left_little)
+                await _remove(under_way)
+
+
+async def _remove(under_way: CellUnderWay) -> None:
+    if under_way.left_little is not None:
+        await under_way.run.leavings.add(under_way.roots, under_way.left_little)
+    else:
+        await anyio.to_thread.run_sync(under_way.roots.remove)
 
 
 async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
     async with under_way.stack:
         await boot(under_way)
         await under_way.run.identified()
+        await under_way.run.written()
         under_way.enter("agent")
         under_way.agent_run = await _run_agent(under_way)
         # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
@@ -115,7 +120,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
             raise HarnessError(problem)
         under_way.enter("checks")
         try:
-            evidence = await anyio.to_thread.run_sync(_observe, under_way, under_way.agent_run)
+            evidence = await _look_at_what_is_left(under_way, under_way.agent_run)
         except PathUnreadable as error:
             # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
             return _result(under_way, "fail", 0.0, f"the workspace can't be graded: {error}")
@@ -125,14 +130,23 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
     # Checks have the agent's network, and by now all of it is closed.
     if problem := under_way.incomplete():
         raise HarnessError(problem)
-    under_way.left_little = under_way.light and len(evidence.after) < SMALL_TREE
-    size = evidence.agent.stdout_bytes + evidence.agent.stderr_bytes + len(evidence.patch)
+    under_way.left_little = _little(under_way)
     write = partial(files.write_graded, evidence, under_way.graded)
-    await apart(write, inline=under_way.left_little and size < SMALL_OUTPUT)
+    await apart(write, inline=under_way.left_little is not None)
     result = _grade_cell(under_way)
     if under_way.recording is not None:
         await under_way.recording.keep(result)
     return result
+
+
+def _little(under_way: CellUnderWay) -> int | None:
+    """The bytes that a cell left, about; None when they or its files are many."""
+    evidence = under_way.evidence
+    printed = evidence.agent.stdout_bytes + evidence.agent.stderr_bytes + len(evidence.patch)
+    printed += sum(len(entry.log) for entry in under_way.graded)
+    size = sum(state.size for state in evidence.after.values()) + printed
+    is_little = size <= LIGHT_BYTES and len(evidence.after) <= LIGHT_ENTRIES
+    return size if is_little and under_way.light and not under_way.asks_others else None
 
 
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
@@ -158,16 +172,35 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     return await run_agent(agent, under_way.sandbox, task)
 
 
-def _observe(under_way: CellUnderWay, run: AgentRun) -> Evidence:
-    before, roots, agent = under_way.before, under_way.roots, under_way.agent
+async def _look_at_what_is_left(under_way: CellUnderWay, run: AgentRun) -> Evidence:
+    """In threads, so that the cell's time limit ends a look which never ends; except for the few small files of a cell
+    that asks nobody else, which take less time than the hand-over. Raises PathUnreadable, HarnessError."""
+    simple = (
+        under_way.light
+        and not under_way.asks_others
+        and is_small(under_way.roots.workspace, most_entries=LIGHT_ENTRIES, most_bytes=LIGHT_BYTES)
+    )
+    after, found = await apart(partial(_compare, under_way), inline=simple)
+    # An agent's result can be a document with a hundred thousand calls of tools.
+    said_little = run.stdout_bytes <= LIGHT_BYTES and len(run.tool_calls or ()) <= LIGHT_ENTRIES
+    return await apart(partial(_observe, under_way, run, after, found), inline=simple and not found and said_little)
+
+
+def _compare(under_way: CellUnderWay) -> tuple[Snapshot, tuple[Change, ...]]:
+    """What the agent left, and what of it is not as it was."""
+    before, workspace = under_way.before, under_way.roots.workspace
     for place in under_way.places.values():
         place.settle()
-    after = snapshot(roots.workspace, None if _changes_decide(under_way) else before)
+    after = snapshot(workspace, None if _changes_decide(under_way) else before)
     under_way.unreadable = unreadable(before.unreadable, after.unreadable) or under_way.sandbox.loss
-    found = compare_entries(before, after)
     if under_way.git_before is not None:
-        git_after = snapshot_git(roots.workspace, after)
+        git_after = snapshot_git(workspace, after)
         under_way.all_changes = compare_with_folders({**before, **under_way.git_before}, {**after, **git_after})
+    return after, compare_entries(before, after)
+
+
+def _observe(under_way: CellUnderWay, run: AgentRun, after: Snapshot, found: tuple[Change, ...]) -> Evidence:
+    before, roots, agent = under_way.before, under_way.roots, under_way.agent
     patch = write_patch(under_way.originals, roots.workspace, found)
     declared = observe(agent, run, roots.workspace, roots.trace)
     under_way.notices += notices(declared)

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+from keystone_action.command import shown_command
 from keystone_action.runner.cell.layout import apart, first_words, run_shielded
 from keystone_action.runner.cell.setup.commands import write_files
 from keystone_action.runner.cell.setup.kept import fingerprint
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
-    from keystone_action.spec.models.spec import Setup
+    from keystone_action.spec.models.task import Setup
 
 
 async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:
@@ -37,11 +38,19 @@ async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes]
     Raises HarnessError."""
     under_way.setup = under_way.fill(under_way.spec.setup)
     under_way.readable = own_folders(under_way)
+    mask = under_way.run.masker.text
+    for command in under_way.setup.commands:
+        under_way.tell(f"setup $ {shown_command(mask(command))}")
     if sandboxes is None:
         variables = await _open_process(under_way)
     else:
         variables = await _open_container(under_way, await sandboxes)
     under_way.admit(under_way.sandbox)
+    if under_way.run.options.verbose:
+        from keystone_action.runner.cell.telling import telling_provider, telling_sandbox
+
+        under_way.provider = telling_provider(under_way.provider, under_way.tell, mask)
+        under_way.sandbox = telling_sandbox(under_way.sandbox, under_way.tell, mask)
     under_way.check_environment = {**variables, **under_way.environment()}
 
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell
     from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
     from keystone_action.runner.cell.recordings import CellRecording
+    from keystone_action.runner.first_copies import FirstCopy
     from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
@@ -38,9 +39,13 @@ if TYPE_CHECKING:
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway
-    from keystone_action.spec.models.spec import Invariant, Setup, Spec
+    from keystone_action.spec.models.spec import Invariant, Spec
+    from keystone_action.spec.models.task import Setup
 
 Value = TypeVar("Value")
+LIGHT_ENTRIES = 32
+LIGHT_BYTES = 1 << 18
+"""What a workspace may hold so that no thread is needed to copy or to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +63,8 @@ class CellUnderWay:
     """One attempt at a cell. What a stage writes is not there before it.
 
     started: monotonic seconds. stack: undoes in reverse order what the stages did.
-    Workspace: agent_directory, the agent's own code, None without any; names, what expressions can name.
+    Workspace: agent_directory, the agent's own code, None without any; first_copy, what the workspace is a copy of,
+    where it is copied for all cells of the spec; names, what expressions can name.
     Services: audit, open until the cell's end; network, its own on the engine; proxy, the way out of it; gateway, its
     way to models, and budget_spent, set some seconds after that one's budget was; recording, what is recorded or
     replayed of that; sent_to_models, what a rule on secrets found there; users, whose connections are the cell's;
@@ -70,8 +76,8 @@ class CellUnderWay:
     first words of checks' commands that the sandbox has not, with the place where it hides them.
     Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
     disqualifies it; all_changes, of files, those in `.git` too, empty where nobody asks; forbidden, what rules came to.
-    Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: there is so little
-    to remove that a thread for it would cost more than it.
+    Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: the bytes in its
+    directories, when these are so few that a thread to write and to remove them would cost more than that.
     """
 
     cell: Cell
@@ -83,6 +89,7 @@ class CellUnderWay:
     notices: list[str] = field(default_factory=list)
 
     agent_directory: Path | None = None
+    first_copy: FirstCopy | None = None
     names: dict[str, Any] = field(default_factory=dict)
 
     network: ContainerNetwork | None = None
@@ -116,7 +123,7 @@ class CellUnderWay:
     all_changes: tuple[Change, ...] = ()
     forbidden: tuple[ForbiddenResult, ...] = ()
     graded: list[GradedCheck] = field(default_factory=list)
-    left_little: bool = False
+    left_little: int | None = None
 
     @property
     def loaded(self) -> LoadedSpec:
@@ -150,9 +157,14 @@ class CellUnderWay:
         return self.run.image(self.cell)
 
     @cached_property
+    def hidden(self) -> set[Path]:
+        """What the agent may not see, results aside."""
+        return hidden_places(self.loaded, self.run.options)
+
+    @property
     def withheld(self) -> set[Path]:
         """What is copied nowhere: files that the agent may not see, and results."""
-        return hidden_places(self.loaded, self.run.options) | self.run.results_places
+        return self.hidden | self.run.results_places
 
     @property
     def gateway_wanted(self) -> Gateway | None:
@@ -171,10 +183,27 @@ class CellUnderWay:
         more = (spec.task.files, self.cell.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
         return not any(more) and self.run.light[spec.id]
 
+    @property
+    def starts_as_all(self) -> bool:
+        """Whether its workspace probably holds, when the agent starts, what that of every cell of the spec holds."""
+        return self.light and self.image is None and not self.spec.services and not self.loaded.stubs
+
+    @property
+    def asks_others(self) -> bool:
+        """Whether more than its workspace and its output is asked what the agent did, which may take a while."""
+        spec = self.spec
+        rules = spec.forbidden.rules or spec.watches_files or spec.watches_writes or spec.audit.processes
+        return bool(self.places or rules or self.agent.trace or self.gateway is not None)
+
     def enter(self, phase: str) -> None:
         """Go on to the next phase."""
         self.phase = phase
         self.run.progress.phase(self.cell.id, phase)
+
+    def tell(self, message: str) -> None:
+        """Say what it does, to those who asked for all of it."""
+        if self.run.options.verbose:
+            self.run.progress.detail(self.cell.id, message)
 
     def fill(self, value: Value, **names: str) -> Value:
         """A part of the spec with its expressions replaced; names: in place of these of its own. Where the spec has no

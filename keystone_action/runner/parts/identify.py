@@ -58,6 +58,7 @@ def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | 
         "the filter": options.filter or "",
         "the tags": ", ".join(sorted(set(options.tags))),
         "the number of replicas": "each spec's own" if options.replicas is None else str(options.replicas),
+        "the run whose failed cells are run again": options.failed.run_id if options.failed else "",
     }
     return Identity(
         {

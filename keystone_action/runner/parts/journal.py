@@ -2,7 +2,7 @@
 
 A line is the cell's document (results.json's) with `spec` and `sha256` of its spec, and what isolated it, added; the
 run's identity comes first (`recorded.py`). Lines are written in groups and each group is fsynced at once (the
-contract allows 100 ms, 5.4): a group is what finished during the last sync.
+contract allows 100 ms, 5.4): a group is what came during the last sync.
 
 Nobody else writes here. What was removed, replaced or changed while the run goes on is noticed after each group and at
 the end: results that can't be believed are none.
@@ -15,7 +15,7 @@ import errno
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -106,14 +106,23 @@ class Journal:
         self._group.lines.append(identity_line(identity, run_id))
 
     async def add(self, entry: JournalEntry) -> CellResult:
-        """Append one cell. Cells that finish while another group is being synced share the next sync, and its fate.
+        """Append one cell: see `add_all`."""
+        (cell,) = await self.add_all([entry])
+        return cell
 
-        The cell comes back without its long texts, which are read from here when they are asked for."""
-        group, line = self._group, entry_line(entry)
+    async def add_all(self, entries: Sequence[JournalEntry]) -> list[CellResult]:
+        """Append cells. Those that come while another group is being synced share the next sync, and its fate.
+
+        Each comes back without its long texts, which are read from here when they are asked for."""
+        group, lines = self._group, [entry_line(entry) for entry in entries]
         before = sum(map(len, group.lines))
-        group.lines.append(line)
+        group.lines += lines
         await self._sync(group)
-        return without_long_texts(entry.cell, Line(self._text, group.start + before, len(line)))
+        kept = []
+        for entry, line in zip(entries, lines, strict=True):
+            kept.append(without_long_texts(entry.cell, Line(self._text, group.start + before, len(line))))
+            before += len(line)
+        return kept
 
     async def _sync(self, group: _Group) -> None:
         async with self._lock:

@@ -18,6 +18,9 @@ from keystone_action.errors import UsageError
 SHOWN_AT_MOST = 50
 """Diagnostics printed in full; the rest is counted."""
 _LINE_WIDTH = 120
+_ALIKE = 0.65
+"""The share of their letters that two words must have in common, in order, for one to be a slip of the other: one wrong
+letter in three (`rnu`, `run`), not two in five (`image`, `usage`)."""
 _TABS = str.maketrans("\t", " ")
 # Control characters (ANSI sequences begin with one), line separators, and everything that reorders or hides text.
 _HIDDEN = re.compile(
@@ -134,16 +137,21 @@ def show(value: Any, limit: int = 60) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The known word most like this one, or an empty text when none is."""
+    """The known word that this one is most likely a slip of. Empty when none is like it, or when the word itself is
+    known: to suggest it again would explain nothing."""
     import difflib
 
-    by_folded = {_fold(candidate): candidate for candidate in known}
-    found = difflib.get_close_matches(_fold(word), by_folded, n=1, cutoff=0.6)
+    words = list(known)
+    by_folded = {_fold(candidate): candidate for candidate in words}
+    if word in words:
+        return ""
+    found = difflib.get_close_matches(_fold(word), by_folded, n=1, cutoff=_ALIKE)
     return by_folded[found[0]] if found else ""
 
 
 def _fold(word: str) -> str:
-    return word.lower().replace("-", "_")
+    """Without what people rarely mean: case, the kind of dash, and the dashes that every option begins with."""
+    return word.lower().lstrip("-").replace("-", "_")
 
 
 def listing(words: Iterable[str]) -> str:

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 _NAMES = ("keystone.yaml", "keystone.yml")
 _SUFFIXES = (".keystone.yaml", ".keystone.yml")
 _SKIPPED = {".git", ".venv", "node_modules", "__pycache__", ".keystone"}
+_RESULTS = {"results.json", "journal.jsonl"}
+_OF_RESULTS = {"cells", "services"}
+"""What a run leaves, and the folders beside it: they may be thousands, and hold what agents and services printed."""
 
 
 def discover(
@@ -37,10 +40,17 @@ def discover(
     """
     if not patterns:
         raise UsageError("no spec was named", help="keystone run keystone.yaml")
-    found: dict[Path, Path] = {}
+    found: dict[str, Path] = {}
     for pattern in patterns:
         for path in _expand(pattern, directory, dialects, tolerate_missing=tolerate_missing):
-            found.setdefault(path.resolve(), path)
+            found.setdefault(os.path.realpath(path), path)  # of a link that leads to itself, too
+    if not found and list(patterns) == ["."]:
+        above = _above(directory)
+        hint = f"did you mean {above}?" if above else "`keystone init` writes a first spec"
+        raise UsageError(
+            f"there is no keystone.yaml or *.keystone.yaml in {directory} or below it",
+            help=f"{hint}; a spec elsewhere, or of another name, is read when it is named",
+        )
     if not found:
         raise UsageError(
             f"no spec found in {', '.join(patterns)} (looked from {directory})",
@@ -59,13 +69,14 @@ def _expand(pattern: str, directory: Path, dialects: Dialects | None, *, tolerat
         return _glob(pattern, directory, dialects)
     if tolerate_missing:
         return []
-    raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path))
+    raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path, pattern))
 
 
 def search(directory: Path, dialects: Dialects | None) -> Iterator[Path]:
     """The specs in a directory and those below it, in no order."""
     for folder, folders, files in walk(directory):
-        folders[:] = [name for name in folders if name not in _SKIPPED]
+        skipped = _SKIPPED | _OF_RESULTS if set(files) >= _RESULTS else _SKIPPED
+        folders[:] = [name for name in folders if name not in skipped]
         yield from (path for name in files if _is_spec(path := Path(folder) / name, dialects))
 
 
@@ -117,10 +128,21 @@ def _is_spec(path: Path, dialects: Dialects | None) -> bool:
     return dialects is not None and path.name.endswith((".yaml", ".yml")) and dialects.recognises(path)
 
 
-def _nearest(path: Path) -> str:
-    import difflib
+def _nearest(path: Path, pattern: str) -> str:
+    from keystone_action.spec.loading.diagnostics import nearest
 
     if not path.parent.is_dir():
         return f"there is no directory {path.parent}"
-    near = difflib.get_close_matches(path.name, [entry.name for entry in path.parent.iterdir()], n=1)
-    return f"did you mean {near[0]}?" if near else "`keystone init` writes a first spec"
+    there = {entry.name for entry in path.parent.iterdir()} - _SKIPPED
+    named = [f"{path.name}{ending}" for ending in (".yaml", ".keystone.yaml") if f"{path.name}{ending}" in there]
+    near = named[0] if named else nearest(path.name, sorted(there))
+    return f"did you mean {Path(pattern).with_name(near)}?" if near else "`keystone init` writes a first spec"
+
+
+def _above(directory: Path) -> str:
+    """The nearest spec in a folder around this one, as a path from here; empty when there is none."""
+    for number, folder in enumerate(directory.parents, 1):
+        for name in _NAMES:
+            if (folder / name).is_file():
+                return "/".join([".."] * number + [name])
+    return ""

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from keystone_action.errors import UsageError
 from keystone_action.spec.expressions import Leaf, leaves
-from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError
+from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError, listing
 from keystone_action.spec.loading.entrypoints import check_entrypoint
 from keystone_action.spec.loading.extends import Merged, read_merged
 from keystone_action.spec.loading.field_rules import FieldRules
@@ -32,12 +32,14 @@ from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.base import CheckModel
 from keystone_action.spec.models.checks import CheckReader
 from keystone_action.spec.models.gateway import Gateway
-from keystone_action.spec.models.spec import PromptFile, Spec
+from keystone_action.spec.models.spec import Spec
+from keystone_action.spec.models.task import PromptFile
 from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.translation import Clone, Dialects, Translation
 
+_KEYS_SHOWN = 8
 _MOST_LOOKS = 8
 """At a spec from which what is wrong was taken: each look takes something more."""
 
@@ -135,9 +137,33 @@ def load(
         translation = None if dialects is None else dialects.translate(source)
         if translation is not None:
             merged = translation.applied_to(merged)
+        else:
+            _refuse_foreign_file(merged)
         loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters), translation)
         found = loading.run()
         return found if dialects is None else replace(found, library=dialects.library)
+
+
+def _refuse_foreign_file(merged: Merged) -> None:
+    """Raises SpecError with one error for a file of something else: five missing keys, and unknown ones beside them,
+    would say less."""
+    required = [name for name, field in Spec.model_fields.items() if field.is_required()]
+    if merged.problems or not isinstance(merged.data, dict):
+        return  # what else is wrong may have hidden what the file is
+    if not set(merged.data).isdisjoint((*required, "extends")):
+        return
+    place = merged.document.place_of(merged.document.node)
+    keys = listing(str(key) for key in list(merged.data)[:_KEYS_SHOWN])
+    raise SpecError(
+        [
+            Diagnostic.at(
+                place,
+                f"this is not a Keystone spec: it has none of {listing(required)}",
+                found=f"the keys {keys}" if keys else "an empty mapping",
+                help="specs, Touchstone cases and AgenticAssure suites are read; `keystone init` writes a first spec",
+            )
+        ]
+    )
 
 
 @contextmanager
@@ -216,7 +242,7 @@ class _Loading:
             except ValidationError as error:
                 problems = translate(error, repaired.data, self.reader.found, self.reader.renamed)
             self._report(_in_file(problems, repaired))
-            unknown = [one.path for one in problems if one.message.startswith("unknown key")]
+            unknown = [one.path for one in problems if one.unknown_key]
             wrong = [one.path for one in problems if one.path not in unknown]
             repaired = repair(repaired, unknown, wrong)
         return None, repaired

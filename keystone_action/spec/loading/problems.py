@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import types
-import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
-from pydantic.fields import FieldInfo
 
 from keystone_action.spec.expressions import fields_of
 from keystone_action.spec.loading.diagnostics import listing, nearest, show
+from keystone_action.spec.loading.model_places import item_of, model_at, places_of
 from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AGENT_TYPES
 from keystone_action.spec.models.fixtures import FIXTURE_TYPES
@@ -52,13 +50,19 @@ _FORMS = {
     "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
 }
 """What a part of a spec looks like, for those who know it from elsewhere."""
+_NOT_YET_TYPES = ("anthropic", "paragon", "http")
+_NOT_YET_KEYS: Mapping[KeyPath, str] = {
+    ("network", "dns_overrides"): "leave it out",
+    ("determinism", "clock"): "determinism.seed is supported",
+}
+"""Types of agents and keys of the contract that this version has not, and what to do instead."""
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong. on_key: the place is the key of the path's last step, not its value. offset: characters
-    into a plain text."""
+    into a plain text. unknown_key: without this key, the mapping that it is in may be right."""
 
     path: KeyPath
     message: str
@@ -68,6 +72,7 @@ class Problem:
     help: str = ""
     on_key: bool = False
     offset: int = 0
+    unknown_key: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +118,7 @@ def _locate(
     on_key = location[-1:] == ("[key]",)
     if error["type"] == "extra_forbidden":
         model = model_at(Spec, location[:-1], data, check_types)
-        return _Located(_unknown_key(tuple(path), model), union, member)
+        return _Located(_unknown_key(tuple(path), model, data, check_types), union, member)
     problem = _explain(error, tuple(path))
     if on_key:
         problem = replace(problem, message="the name", on_key=True)
@@ -124,11 +129,23 @@ def _missing(path: KeyPath, key: str) -> Problem:
     return Problem(path, f"the key '{key}' is missing", help=_FORMS.get(key, ""), on_key=True)
 
 
-def _unknown_key(path: KeyPath, model: type[BaseModel] | None) -> Problem:
+def _unknown_key(
+    path: KeyPath, model: type[BaseModel] | None, data: Any, check_types: Mapping[str, type[BaseModel]]
+) -> Problem:
+    """A key that belongs elsewhere is told its place; one that belongs nowhere, the nearest that does."""
+    if path in _NOT_YET_KEYS:
+        return not_yet(path, ".".join(map(str, path)), _NOT_YET_KEYS[path], on_key=True)
     key = str(path[-1]) if path else ""
     known = sorted(one for _, one, _, _ in fields_of(model)) if model is not None else []
-    message = f"unknown key {show(key)}"
-    return Problem(path, message, expected=_one_of(known), suggestion=nearest(key, known), on_key=True)
+    problem = Problem(path, f"unknown key {show(key)}", expected=_one_of(known), on_key=True, unknown_key=True)
+    if places := places_of(key, path[:-1], data, check_types):
+        return replace(problem, help=f"`{key}` belongs {' or '.join(places)}")
+    return replace(problem, suggestion=nearest(key, known))
+
+
+def not_yet(path: KeyPath, what: str, advice: str, *, on_key: bool = False) -> Problem:
+    """A part of the contract that this version refuses rather than ignores."""
+    return Problem(path, f"{what} is not supported yet", help=advice, on_key=on_key)
 
 
 def _one_of(words: Iterable[str]) -> str:
@@ -196,6 +213,9 @@ def _no_member(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem
     if "type" not in value:
         return Problem(path, "the key 'type' is missing", expected=_one_of(known), on_key=True)
     found = value["type"]
+    if path == ("agent",) and found in _NOT_YET_TYPES:
+        advice = "use command, cli, python, none or one like codex"
+        return not_yet((*path, "type"), f"the agent type '{found}'", advice)
     suggestion = nearest(found, known) if isinstance(found, str) else ""
     message = f"unknown type of {_singular(path)}"
     return Problem((*path, "type"), message, expected=_one_of(known), found=show(found), suggestion=suggestion)
@@ -246,65 +266,3 @@ def _without_other_members(located: list[_Located]) -> Iterable[Problem]:
             continue
         expected = " or ".join(dict.fromkeys(one.problem.expected for one in members if one.problem.expected))
         yield replace(members[0].problem, expected=expected, help="")
-
-
-def model_at(root: type[BaseModel], path: KeyPath, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:
-    """The model that a mapping at a place of the file is read as, or None when that can't be told.
-
-    path: a location of a validation error, tags of unions (`<command>`) included. types_of: check types by name.
-    """
-    annotation: Any = root
-    for step in path:
-        candidates = list(_members(annotation))
-        if isinstance(step, str) and step.startswith("<"):
-            annotation = next((one for one, tags in candidates if step in tags), None)
-            continue
-        annotation = next((inner for one, _ in candidates if (inner := _step(one, step)) is not None), None)
-        following = item_of(data, step)
-        data = following[0] if following is not None else None
-        if step == "check" and isinstance(data, dict):
-            annotation = types_of.get(str(data.get("type")), annotation)
-        if annotation is None:
-            return None
-    return next((one for one, _ in _members(annotation) if _is_model(one)), None)
-
-
-def _members(annotation: Any, tags: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
-    """Every bare annotation in a union, with its tags."""
-    if hasattr(annotation, "__metadata__"):
-        own = tuple(one.tag for one in annotation.__metadata__ if hasattr(one, "tag"))
-        yield from _members(annotation.__origin__, tags + own)
-    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
-        for member in typing.get_args(annotation):
-            yield from _members(member, tags)
-    elif isinstance(annotation, FieldInfo):
-        own = tuple(one.tag for one in annotation.metadata if hasattr(one, "tag"))
-        yield from _members(annotation.annotation, tags + own)
-    else:
-        yield annotation, tags
-
-
-def _step(annotation: Any, step: str | int) -> Any:
-    if _is_model(annotation):
-        return next((info for _, key, info in _infos(annotation) if key == step), None)
-    arguments = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
-    if origin is list and isinstance(step, int):
-        return arguments[0]
-    return arguments[1] if origin is dict and len(arguments) == 2 else None
-
-
-def _infos(model: type[BaseModel]) -> Iterator[tuple[str, str, FieldInfo]]:
-    for name, info in model.model_fields.items():
-        yield name, info.alias or name, info
-
-
-def item_of(data: Any, step: str | int) -> tuple[Any] | None:
-    """What is below a mapping or list at a step, in a tuple of one; None where there is nothing."""
-    if isinstance(data, Mapping):
-        return (data[step],) if step in data else None
-    return (data[step],) if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
-
-
-def _is_model(annotation: Any) -> bool:
-    return isinstance(annotation, type) and issubclass(annotation, BaseModel)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from keystone_action.spec.loading.diagnostics import nearest, show
 from keystone_action.spec.loading.names import Scope
-from keystone_action.spec.loading.problems import Problem
+from keystone_action.spec.loading.problems import Problem, not_yet
 from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent
 from keystone_action.spec.models.experiment import AtLeast
@@ -18,19 +18,19 @@ from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.hosts import parse_allowed
 from keystone_action.spec.models.services import HttpMockService, MockResponse, Route, ServerBase
-from keystone_action.spec.models.spec import SetupFile, Spec
+from keystone_action.spec.models.task import SetupFile
 
-_EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
+EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
     AgentOutput: {"file": "file", "json_from": "json"},
     AgentTrace: {"path": "path", "stdout": "stdout"},
     SqlFixture: {"sql": "sql", "file": "file"},
     SetupFile: {"content": "content", "from_": "from"},
 }
-_AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
+AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     SecretEntry: {"source": "source", "from_": "from"},
     MockResponse: {"response": "response", "json_body": "json", "file": "file"},
 }
-_UNSUPPORTED_AGENTS = ("anthropic", "paragon", "http")
+"""Fields that exclude each other, with their keys; of the first ones one must be given."""
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 _HOST_MARKS = frozenset(".:*")
@@ -66,7 +66,7 @@ def _route(route: Route, path: KeyPath) -> Iterator[Problem]:
     yield from _choose(route, path)
     for index, response in enumerate(route.sequence):
         yield from _choose(response, (*path, "sequence", index))
-    own = [key for name, key in _AT_MOST_ONE[MockResponse].items() if name in route.model_fields_set]
+    own = [key for name, key in AT_MOST_ONE[MockResponse].items() if name in route.model_fields_set]
     if route.sequence and own:
         advice = "put it into the sequence"
         yield Problem((*path, own[0]), f"'{own[0]}' beside 'sequence'", help=advice, on_key=True)
@@ -74,8 +74,8 @@ def _route(route: Route, path: KeyPath) -> Iterator[Problem]:
 
 def _choose(model: BaseModel, path: KeyPath) -> Iterator[Problem]:
     """That of fields which exclude each other one is set, or at most one."""
-    exactly = _EXACTLY_ONE.get(type(model))
-    names = exactly or next((names for kind, names in _AT_MOST_ONE.items() if isinstance(model, kind)), {})
+    exactly = EXACTLY_ONE.get(type(model))
+    names = exactly or next((names for kind, names in AT_MOST_ONE.items() if isinstance(model, kind)), {})
     given = [key for name, key in names.items() if name in model.model_fields_set]
     words = " or ".join(f"'{key}'" for key in names.values())
     if len(given) > 1:
@@ -257,43 +257,22 @@ def service_names_of(data: Any) -> frozenset[str]:
 
 
 def find_unsupported(scope: Scope) -> Iterator[Problem]:
-    """Parts of the contract that this version refuses rather than ignores; the only list of them."""
+    """Parts of the contract that this version refuses in some specs; `problems` has those that it refuses in all."""
     spec = scope.spec
-    yield from _unsupported_agent(spec)
+    if spec.agent.user != "unprivileged":
+        yield not_yet(("agent", "user"), f"the agent user '{spec.agent.user}'", "only unprivileged is")
     for index, service in enumerate(spec.services):
         yield from _unsupported_service(service, ("services", index))
-    yield from _unsupported_policies(spec)
-
-
-def _unsupported_agent(spec: Spec) -> Iterator[Problem]:
-    agent = spec.agent
-    if agent.type in _UNSUPPORTED_AGENTS:
-        yield _not_yet(
-            ("agent", "type"), f"the agent type '{agent.type}'", "use command, cli, python, none or one like codex"
-        )
-    if agent.user != "unprivileged":
-        yield _not_yet(("agent", "user"), f"the agent user '{agent.user}'", "only unprivileged is")
+    if spec.audit.processes and spec.base is not None:
+        advice = "leave it out, or leave `base` out: the process sandbox can tell"
+        yield not_yet(("audit", "processes"), "audit.processes in containers", advice, on_key=True)
 
 
 def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:
     if not isinstance(service, ServerBase) or service.kind != "postgres" or service.image is not None:
         return
     if service.isolation == "container":
-        yield _not_yet((*path, "isolation"), "isolation: container of an embedded server", "use auto or database")
+        yield not_yet((*path, "isolation"), "isolation: container of an embedded server", "use auto or database")
     for name in _ONLY_IN_CONTAINERS:
         if getattr(service, name):
-            yield _not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)
-
-
-def _unsupported_policies(spec: Spec) -> Iterator[Problem]:
-    if spec.network.dns_overrides:
-        yield _not_yet(("network", "dns_overrides"), "network.dns_overrides", "leave it out", on_key=True)
-    if spec.determinism.clock is not None:
-        yield _not_yet(("determinism", "clock"), "determinism.clock", "determinism.seed is supported", on_key=True)
-    if spec.audit.processes and spec.base is not None:
-        advice = "leave it out, or leave `base` out: the process sandbox can tell"
-        yield _not_yet(("audit", "processes"), "audit.processes in containers", advice, on_key=True)
-
-
-def _not_yet(path: KeyPath, what: str, advice: str, *, on_key: bool = False) -> Problem:
-    return Problem(path, f"{what} is not supported yet", help=advice, on_key=on_key)
+            yield not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
 from keystone_action.spec.models.base import (
     AuthorPath,
@@ -19,59 +19,154 @@ from keystone_action.spec.models.shapes import TextOrList, TextOrMapping, by_typ
 
 
 class AgentOutput(StrictModel):
-    """Where the agent's answer is, when it is not simply stdout: a file of the workspace, or an AgentResult document
-    `{output, tool_calls, token_usage}` on stdout (`json: stdout`). Exactly one is set."""
+    """Where the agent's answer is, when it is not simply what it printed. Give exactly one of the keys."""
 
     file: Annotated[str, WorkspacePath()] | None = None
+    """The answer is the text of this file of the workspace. Where the agent left no such file there is no answer, and
+    checks that read it fail.
+
+    Example: `answer.md`
+    """
     json_from: Literal["stdout"] | None = Field(default=None, alias="json")
+    """`stdout`: what the agent printed is one JSON document `{output, tool_calls, token_usage}` (an AgentResult),
+    whose `output` is the answer. Checks of tools and tokens read the rest of it. Where it is malformed, the checks
+    that read it fail.
+
+    Example: `stdout`
+    """
 
 
 TraceFormat = Literal["keystone", "claude", "codex", "gemini", "mini", "touchstone", "otel"]
 
 
 class AgentTrace(StrictModel):
-    """The transcript that an agent writes of itself: a file of the workspace, or its stdout. Exactly one of path and
-    stdout is set."""
+    """The transcript that the agent writes of itself: a file of the workspace, or what it prints. Give exactly one of
+    `path` and `stdout`. It is the agent's own word: where the model gateway saw the requests to models, its record
+    counts.
+    """
 
     format: TraceFormat
+    """How the transcript is written; the page on traces describes each format.
+
+    Example: `claude`
+    """
     path: Annotated[str, WorkspacePath()] | None = None
+    """The file of the workspace that holds the transcript.
+
+    Example: `trace.jsonl`
+    """
     stdout: Literal[True] | None = None
+    """`true`: the transcript is what the agent prints on its standard output.
+
+    Example: `true`
+    """
 
 
 class AgentBase(StrictModel):
-    """What all agents have. timeout in seconds; `dir` is the agent's own code, given to it read-only."""
+    """What all agents have. An agent starts in the workspace, finds the prompt in `KEYSTONE_PROMPT` and in the file
+    that `KEYSTONE_PROMPT_FILE` names, and the addresses of services in `KEYSTONE_SERVICE_<NAME>_HOST`, `_PORT` and
+    `_URL`.
+    """
 
     timeout: Duration = 600.0
+    """How long the agent may run. At the limit it is stopped with all its processes. The report says so, and what it
+    left is graded all the same; with `must_exit_zero` the cell fails.
+
+    Example: `5m`
+    Example: `90`
+    """
     env: dict[str, Text] = Field(default_factory=dict)
+    """Environment variables of the agent. It sees these, those of `setup.env`, `KEYSTONE_*` and a minimal `PATH`,
+    `HOME`, `LANG` and `TMPDIR`, and nothing else of yours. A value from your own environment is written
+    `{{ env.NAME }}`, a secret `{{ secrets.NAME }}`.
+
+    Example: `{LOG_LEVEL: debug, REGION: "{{ env.REGION }}"}`
+    """
     dir: Annotated[str, AuthorPath("directory", withheld=False)] | None = None
+    """The folder of the agent's own code, relative to the spec. The agent can read it and not change it, at
+    `{{ agent.dir }}` and `KEYSTONE_AGENT_DIR`. A `python` agent needs one.
+
+    Example: `agent`
+    """
     trace: AgentTrace | None = None
+    """The transcript that the agent writes of itself, for checks of tools, tokens and cost. Not needed where requests
+    to models pass the gateway. Without either, these checks are skipped.
+
+    Example: `{format: keystone, path: trace.jsonl}`
+    """
     output: TextOrMapping[Literal["stdout"], AgentOutput] = "stdout"
+    """Where the agent's answer is: `stdout`, `{file: path}` or `{json: stdout}`. Checks and judges read it as
+    `agent_output`.
+
+    Example: `stdout`
+    Example: `{file: answer.md}`
+    """
     stdin: Literal["prompt"] | None = None
-    user: str = "unprivileged"
+    """`prompt`: the agent gets the prompt on its standard input. Otherwise its standard input is empty.
+
+    Example: `prompt`
+    """
+    user: Annotated[str, WithJsonSchema({"const": "unprivileged"})] = "unprivileged"
+    """The user that the agent runs as. There is one choice in this version: a user without privileges.
+
+    Example: `unprivileged`
+    """
     must_exit_zero: bool = False
+    """Whether the cell fails (composite 0) when the agent ends with another exit code than 0, or runs out of time.
+    Otherwise the exit code is shown and only the checks decide.
+
+    Example: `true`
+    """
 
 
 class CommandAgent(AgentBase):
-    """A command: a text runs through `sh -c`, a list is executed as it is."""
+    """Any program, started by a command line."""
 
     type: Literal["command"]
     command: TextOrList[Annotated[str, Field(min_length=1), ShellCommand()], list[str]]
+    """What is run in the workspace. A text goes through `sh -c`, a list is started as it is. In a text,
+    `{{ task.prompt }}` and `{{ record.… }}` are refused, since a shell would read them: use `"$KEYSTONE_PROMPT"`,
+    or a list.
+
+    Example: `python3 "$KEYSTONE_AGENT_DIR/agent.py"`
+    Example: `[my-agent, --prompt, "{{ task.prompt }}"]`
+    """
 
 
 class CliAgent(AgentBase):
-    """A program and its arguments, executed without a shell."""
+    """A program and its arguments, started without a shell."""
 
     type: Literal["cli"]
     binary: Annotated[str, Field(min_length=1)]
+    """The program: a name that is looked up on the sandbox's `PATH`, or a path. When it is missing, the cell is an
+    error, not a failed agent.
+
+    Example: `my-agent`
+    """
     args: list[str] = Field(default_factory=list)
+    """The arguments, each one as it is.
+
+    Example: `[--prompt, "{{ task.prompt }}"]`
+    """
 
 
 class PythonAgent(AgentBase):
-    """`module:Class` (or `module:function`) found in `dir`; runs in the sandbox, never in our process."""
+    """A Python class or function from `dir`. It runs in the sandbox, under the sandbox's `python3`. A class is created
+    without arguments and its `run(input, context)` is called; so is a function, which may take the input alone. The
+    input is the prompt. The result is a text, or an AgentResult with `output`, `tool_calls` and `token_usage`.
+    """
 
     type: Literal["python"]
     entrypoint: Annotated[str, text_like(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$", "module:Class"), PlainText()]
+    """The module and, after a colon, the class or function in it.
+
+    Example: `my_agent:Agent`
+    """
     dir: Annotated[str, AuthorPath("directory", withheld=False)]
+    """The folder that holds the module, relative to the spec. It is given to the agent read-only.
+
+    Example: `agent`
+    """
 
 
 class NoneAgent(AgentBase):
@@ -85,50 +180,37 @@ PRESET_TYPES: tuple[PresetType, ...] = get_args(PresetType)
 
 
 class PresetAgent(AgentBase):
-    """A known coding agent, started by the data that we have of it. args are added to its own; binary replaces its
-    program. version: installed at setup with `base` (`latest` = the newest), and else the one that has to be there."""
+    """A coding agent that Keystone knows: its command line, its settings and where its transcript is. It always talks
+    to its models through the gateway.
+    """
 
     type: PresetType
     model: Annotated[str, Field(min_length=1)] | None = None
+    """The model that it uses. Programs that work with several providers (`mini-swe-agent`, `opencode`, `aider`) need
+    one, with the provider in front. The others choose their own where there is none.
+
+    Example: `anthropic/claude-sonnet-4-5`
+    """
     args: list[str] = Field(default_factory=list)
+    """Arguments that are added to the ones that Keystone gives it.
+
+    Example: `[--verbose]`
+    """
     binary: Annotated[str, Field(min_length=1)] | None = None
+    """Another program in place of the usual one.
+
+    Example: `/opt/codex/bin/codex`
+    """
     version: Annotated[str, Field(min_length=1)] | None = None
+    """An exact version, or `latest`. With `base` it is installed in the image after `setup.commands`; `latest` gets a
+    notice in the report. Without `base` the program that is on this machine must have this version, or the cell is
+    an error. Without this field any version will do, and the report says which it was.
+
+    Example: `0.45.0`
+    """
 
 
-BuiltInTool = Literal["bash", "read", "write", "edit"]
-BUILT_IN_TOOLS: tuple[BuiltInTool, ...] = ("bash", "read", "write", "edit")
-
-
-class AnthropicAgent(AgentBase):
-    """The built-in tool loop with the anthropic SDK."""
-
-    type: Literal["anthropic", "paragon"]
-    model: str | None = None
-    max_turns: Annotated[int, Field(ge=1)] = 50
-    tools: list[BuiltInTool] = Field(default_factory=lambda: list(BUILT_IN_TOOLS))
-
-
-class HttpAgent(AgentBase):
-    """An agent that is a service: one request, whose answer holds the output at a JSON path."""
-
-    type: Literal["http"]
-    url: str
-    method: str = "POST"
-    headers: dict[str, Text] = Field(default_factory=dict)
-    body: TextOrMapping[str, dict[str, object]] | None = None
-    output_path: str | None = None
-
-
-AGENT_TYPES = (
-    "command",
-    "cli",
-    "python",
-    "none",
-    *PRESET_TYPES,
-    "anthropic",
-    "paragon",
-    "http",
-)
+AGENT_TYPES = ("command", "cli", "python", "none", *PRESET_TYPES)
 _PRESETS: dict[str, str] = dict.fromkeys(PRESET_TYPES, "preset")
 
 Agent = Annotated[
@@ -136,8 +218,6 @@ Agent = Annotated[
     | Annotated[CliAgent, Tag("<cli>")]
     | Annotated[PythonAgent, Tag("<python>")]
     | Annotated[NoneAgent, Tag("<none>")]
-    | Annotated[PresetAgent, Tag("<preset>")]
-    | Annotated[AnthropicAgent, Tag("<anthropic>")]
-    | Annotated[HttpAgent, Tag("<http>")],
-    Discriminator(by_type(AGENT_TYPES, merge={**_PRESETS, "paragon": "anthropic"})),
+    | Annotated[PresetAgent, Tag("<preset>")],
+    Discriminator(by_type(AGENT_TYPES, merge=_PRESETS)),
 ]

@@ -15,6 +15,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
+_SECONDS_OR_UNITS = rf"(?:\d+(?:\.\d+)?|(?=\d){_DURATION.pattern})"
+_SIZE_TEXT = r"\d+(?:\.\d+)?\s*(?:[KMGTkmgt]i?)?[Bb]?"
+"""For editors, whose regular expressions have no flags."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
 
@@ -148,13 +151,13 @@ def text_of(value: Any) -> Any:
 Duration = Annotated[
     float,
     BeforeValidator(parse_duration),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number", "exclusiveMinimum": 0}]}),
+    WithJsonSchema({"type": ["string", "number"], "pattern": f"^\\s*{_SECONDS_OR_UNITS}\\s*$", "exclusiveMinimum": 0}),
 ]
 """Seconds."""
 Size = Annotated[
     int,
     BeforeValidator(parse_size),
-    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "integer", "exclusiveMinimum": 0}]}),
+    WithJsonSchema({"type": ["string", "integer"], "pattern": f"^\\s*{_SIZE_TEXT}\\s*$", "exclusiveMinimum": 0}),
 ]
 """Bytes."""
 Text = Annotated[str, BeforeValidator(text_of), WithJsonSchema({"type": ["string", "integer", "boolean"]})]

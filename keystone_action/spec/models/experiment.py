@@ -16,37 +16,104 @@ Parameters = dict[ParameterName, Annotated[Any, PlainText()]]
 
 
 class Parallelism(StrictModel):
-    """Like GitHub's own matrix. replicas: repetitions of each scenario with each parameter set. max_concurrency:
-    cells at a time, None = as many as there are cores."""
+    """What makes many cells of one scenario: repetitions and a matrix of parameters, which works like that of GitHub
+    Actions.
+    """
 
     replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """How often each scenario is run with each parameter set. Models are not deterministic: one run says little.
+    `scoring.replica_aggregation` decides what the replicas come to.
+
+    Example: `5`
+    """
     matrix: dict[ParameterName, Annotated[list[Annotated[Any, PlainText()]], Field(min_length=1)]] = Field(
         default_factory=dict
     )
+    """Parameters by name, each with a list of values. Every combination is run. A value is read by
+    `{{ params.NAME }}`.
+
+    Example: `{model: [claude-sonnet-4-5, gpt-5], style: [short, long]}`
+    """
     exclude: list[Parameters] = Field(default_factory=list)
+    """Combinations of the matrix that are not run. An entry names some parameters; each combination with these values
+    is left out.
+
+    Example: `[{model: gpt-5, style: long}]`
+    """
     include: list[Parameters] = Field(default_factory=list)
+    """Further combinations, or further parameters for some of the combinations, as in GitHub Actions: an entry that
+    fits a combination without changing its values adds to it, any other entry is a combination of its own.
+
+    Example: `[{model: gpt-5, effort: high}]`
+    """
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
+    """How many cells run at the same time. Without it, as many as this machine has processor cores.
+    `--max-concurrency` and the input of that name replace it.
+
+    Example: `4`
+    """
 
 
 class Dataset(StrictModel):
-    """Records `{id, input, expected, metadata, tags}` of a JSONL, CSV, JSON or YAML file; each is a scenario.
-    limit: the first so many of those that match; filter_tags: records that have at least one of these tags."""
+    """A file of records `{id, input, expected, metadata, tags}`; each record is a scenario. A record's fields are read
+    by `{{ record.input }}` and so on. The agent can't see the file.
+    """
 
     path: Annotated[str, AuthorPath("file")]
+    """The file, relative to the spec. Its name ends in `.jsonl`, `.ndjson`, `.csv`, `.json`, `.yaml` or `.yml`. A
+    record that is malformed refuses the spec, with its line.
+
+    Example: `cases.jsonl`
+    """
     limit: Annotated[int, Field(ge=1)] | None = None
+    """At most so many records: the first ones of those that `filter_tags` leaves.
+
+    Example: `20`
+    """
     filter_tags: list[Annotated[str, PlainText()]] = Field(default_factory=list)
+    """Only records that have at least one of these tags. An empty list means all records.
+
+    Example: `[refund]`
+    """
 
 
 class AtLeast(StrictModel):
-    """`{at_least: k}`: so many replicas of a group must pass."""
+    """A number of replicas."""
 
     at_least: Annotated[int, Field(ge=1)]
+    """How many replicas of a group must pass, the others may fail. At most as many as `parallelism.replicas`.
+
+    Example: `4`
+    """
 
 
 class Scoring(StrictModel):
-    """How scores become a verdict. retry_errors: how often a cell whose verdict is `error` is run again."""
+    """How the scores of checks become a verdict. A cell's composite is Σ(weight · score) / Σ(weight) over the checks
+    that were not skipped; it is 0 when a gate fails or a forbidden rule is broken.
+    """
 
     pass_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
+    """The composite from which on a cell passes, from 0 to 1. `--threshold` and the input `threshold` replace it.
+
+    Example: `0.85`
+    """
     replica_aggregation: TextOrMapping[Literal["all", "any", "majority", "mean"], AtLeast] = "all"
+    """What the replicas of one scenario with one parameter set come to. `all`: every one passes. `any`: at least one
+    does. `majority`: more than half do. `mean`: the mean of their composites reaches the threshold. `{at_least:
+    k}`: k of them pass. Replicas that disagree although the rule is met make the verdict `flaky`, which does not
+    fail the step.
+
+    Example: `majority`
+    Example: `{at_least: 4}`
+    """
     retry_errors: Annotated[int, Field(ge=0, le=100)] = 0
+    """How often a cell whose verdict is `error` is run again, from 0 to 100. A cell that failed is never run again.
+
+    Example: `2`
+    """
     fail_on_skipped: bool = False
+    """Whether a cell fails when one of its checks was skipped (a judge without a key, say). Checks with `on_skip:
+    ignore` are left out of this.
+
+    Example: `true`
+    """

@@ -21,11 +21,18 @@ Amount = Annotated[int, Field(ge=0)]
 
 
 class ModelProvider(StrictModel):
-    """A provider of models by a name of its own. base_url: as clients of that API are given it (for openai with /v1),
-    None = the API's own host. key: for it alone; None = with a base_url none is sent, else that of our environment."""
+    """A provider of models under a name of its own: anything that speaks one of the three APIs."""
 
     name: ProviderName
+    """The name by which `{{ gateway.NAME.url }}` and `{{ gateway.NAME.key }}` give the agent its address and its key.
+
+    Example: `router`
+    """
     api: ModelApi
+    """Which API it speaks.
+
+    Example: `openai`
+    """
     base_url: (
         Annotated[
             str,
@@ -33,25 +40,70 @@ class ModelProvider(StrictModel):
         ]
         | None
     ) = None
+    """The address of the API, as its clients are given it: for `openai` with `/v1`, for `anthropic` without, for
+    `gemini` without a version. Without it, the API's own host.
+
+    Example: `https://openrouter.ai/api/v1`
+    """
     key: str | None = None
+    """The real key, as an expression. The agent never gets it. Without it, a provider with a `base_url` is sent no
+    key, and any other one that of Keystone's environment.
+
+    Example: `"{{ secrets.ROUTER_KEY }}"`
+    """
 
 
 class ModelBudget(StrictModel):
-    """What one cell may use: US dollars, tokens of all kinds, requests, calls of tools. None = no limit."""
+    """What one cell may use. The request that comes when a limit is reached is refused; ten seconds later the agent is
+    ended, and what it did is graded. Up to 32 requests of a cell can be under way at that moment; only those exceed
+    a limit.
+    """
 
     max_cost_usd: Dollars | None = None
+    """US dollars. A model without a price is refused under this limit; `prices` gives it one.
+
+    Example: `0.5`
+    """
     max_tokens: Amount | None = None
+    """Tokens of all kinds together: input, output, read from a cache and written to one.
+
+    Example: `200000`
+    """
     max_requests: Amount | None = None
+    """Requests to models. Each try of a request that failed counts.
+
+    Example: `40`
+    """
     max_tool_calls: Amount | None = None
+    """Calls of tools that models answered with.
+
+    Example: `60`
+    """
 
 
 class ModelPrice(StrictModel):
-    """US dollars per million tokens; cache_read and cache_write None = as input."""
+    """US dollars per million tokens."""
 
     input: Dollars
+    """Of input that was neither read from a cache nor written to one.
+
+    Example: `0.5`
+    """
     output: Dollars
+    """Of output, reasoning included.
+
+    Example: `2.0`
+    """
     cache_read: Dollars | None = None
+    """Of input that was read from a cache. Without it, as for `input`.
+
+    Example: `0.05`
+    """
     cache_write: Dollars | None = None
+    """Of input that was written to a cache. Without it, as for `input`.
+
+    Example: `0.6`
+    """
 
 
 def _default_providers() -> list[ModelApi | ModelProvider]:
@@ -59,21 +111,65 @@ def _default_providers() -> list[ModelApi | ModelProvider]:
 
 
 class Gateway(StrictModel):
-    """What is let through, and what it may cost. models: globs of names, None = any. prices: by globs of model names,
-    for models that the price list lacks. provider_tools: tools that the provider itself runs; None = `deny` where
-    `network.egress` is, else `allow`."""
+    """The model gateway. What the agent says to a model goes through Keystone: the agent gets a worthless key and an
+    address, and Keystone puts the real key in, counts what is used, and sees which tools the model asked for.
+    """
 
     providers: Annotated[list[TextOrMapping[ModelApi, ModelProvider]], Field(min_length=1)] = Field(
         default_factory=_default_providers
     )
+    """Which providers the agent can reach: `anthropic`, `openai` and `gemini` with their keys from Keystone's own
+    environment, and others as mappings.
+
+    Example: `[anthropic]`
+    Example: `[openai, {name: router, api: openai, base_url: "https://openrouter.ai/api/v1"}]`
+    """
     mode: Literal["live", "record", "replay"] = "live"
+    """`live`: requests go to the provider. `record`: so they do, and the answers are kept in files. `replay`: answers
+    come from these files, without a provider, a key or costs; a request that was not recorded is an error.
+    `--gateway` and the input `gateway` replace it.
+
+    Example: `replay`
+    """
     recordings: Annotated[str, PlainText()] | None = None
+    """The folder of the recordings, below the spec's, meant to be committed. Without it, `recordings/<id of the
+    spec>`. The agent can't see it.
+
+    Example: `recordings/fix-tests`
+    """
     match: Literal["content", "turn"] = "content"
+    """How a replay finds the answer to a request. `content`: by what the request says. `turn`: by its place in the
+    conversation, for prompts and tools that have changed since; the result is then marked as stale.
+
+    Example: `turn`
+    """
     ignore: list[Annotated[str, RegexPattern()]] = Field(default_factory=list)
+    """Regular expressions. What they match in requests counts as equal, when a replay looks for an answer by
+    `content`.
+
+    Example: `["build [0-9]+"]`
+    """
     budget: ModelBudget = Field(default_factory=ModelBudget.model_construct)
+    """What one cell may use. Without limits, anything.
+
+    Example: `{max_cost_usd: 0.5, max_requests: 40}`
+    """
     models: Annotated[list[Annotated[str, Field(min_length=1), PlainText()]], Field(min_length=1)] | None = None
+    """Globs of the names of models that are let through. Without it, any. A request for another model is refused.
+
+    Example: `["claude-*"]`
+    """
     prices: dict[Annotated[str, Field(min_length=1)], ModelPrice] = Field(default_factory=dict)
+    """Prices of models that the price list lacks, by globs of their names. They win over the list.
+
+    Example: `{"our-model-*": {input: 0.5, output: 2.0}}`
+    """
     provider_tools: Literal["allow", "deny"] | None = None
+    """Whether tools that the provider itself runs (web search, code execution, MCP servers) are let through. They
+    carry data past the egress policy. Without it: `deny` where `network.egress.default` is `deny`, else `allow`.
+
+    Example: `deny`
+    """
 
     @property
     def apis(self) -> dict[str, str]:

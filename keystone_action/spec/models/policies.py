@@ -10,7 +10,6 @@ from keystone_action.spec.models.base import (
     Duration,
     PlainText,
     RegexPattern,
-    ServiceName,
     Size,
     StrictModel,
     WorkspacePath,
@@ -27,49 +26,117 @@ AllowedHostText = Annotated[str, AfterValidator(_allowed_host)]
 
 
 class Egress(StrictModel):
-    """Where the agent may connect to: hosts or globs of hosts."""
+    """Where the agent, and checks that execute what it left, may connect to."""
 
     default: Literal["allow", "deny"] = "allow"
+    """`deny`: nowhere but to the services of the spec and what `allow` names. It needs `base`; the process sandbox,
+    whose network is this machine's, refuses it. `allow`: anywhere.
+
+    Example: `deny`
+    """
     allow: list[AllowedHostText] = Field(default_factory=list)
+    """Hosts that are allowed with `default: deny`: `host`, `*.example.com` or an address, with `:port` or without (80
+    and 443). They are reached through a proxy, which writes each decision into the cell's audit log.
+
+    Example: `[api.anthropic.com, "*.example.com:8443"]`
+    """
 
 
 class Network(StrictModel):
-    """The network as the agent sees it. dns_overrides: host → name of a service."""
+    """The network as the agent sees it."""
 
     egress: Egress = Field(default_factory=Egress.model_construct)
-    dns_overrides: dict[str, Annotated[str, ServiceName()]] = Field(default_factory=dict)
+    """Where the agent may connect to.
+
+    Example: `{default: deny, allow: [api.anthropic.com]}`
+    """
 
 
 class Determinism(StrictModel):
-    """clock: an ISO-8601 instant at which the cell's time starts. seed: KEYSTONE_SEED and PYTHONHASHSEED."""
+    """What is kept equal from run to run."""
 
-    clock: str | None = None
     seed: Annotated[int, Field(ge=0, le=4294967295)] | None = None
+    """The agent and the checks find this number as `KEYSTONE_SEED` and `PYTHONHASHSEED`, and expressions as
+    `{{ cell.seed }}`. Without it the two variables are not set, and `{{ cell.seed }}` is a number of the cell's own
+    that stays the same.
+
+    Example: `7`
+    """
 
 
 class Audit(StrictModel):
-    """What is written down although nothing in `forbidden` needs it."""
+    """What is written into the cell's `audit.jsonl` although no rule of `forbidden` asks for it. Requests to mocks and
+    models, and attempts to get out of a closed network, are always there.
+    """
 
     db_writes: bool = False
+    """What the agent wrote into the databases of `services`: table, operation and rows.
+
+    Example: `true`
+    """
     http_calls: bool = False
+    """Requests to mocks are always written down, whether this is `true` or `false`.
+
+    Example: `true`
+    """
     file_changes: bool = False
+    """Each path of the workspace that the agent changed, those in `.git` too.
+
+    Example: `true`
+    """
     processes: bool = False
+    """Each process of the agent that was seen, by 50 looks a second; one that lives shorter can be missed. Only the
+    process sandbox can tell: with `base` it is refused.
+
+    Example: `true`
+    """
 
 
 _Some = Annotated[str, Field(min_length=1)]
 
 
 class Forbidden(StrictModel):
-    """A violation forces the composite to 0. None = no such rule; an empty list = nothing is allowed outside it.
-    db_writes_outside: tables, `schema.table`, globs. http_except: services, and hosts as `network.egress.allow` has
-    them. file_writes_outside: files, folders with all in them, globs."""
+    """What the agent must not do. A rule that is broken makes the cell fail with the composite 0, even when all checks
+    pass. A rule that can't be observed refuses the spec, or makes the cell an error; it is never taken as kept.
+    """
 
     db_writes_outside: list[_Some] | None = None
+    """The tables that the agent may write to: names, `schema.table` or globs; `[]` means none. It needs a database
+    among the `services`.
+
+    Example: `[orders, "audit.*"]`
+    """
     http_except: list[_Some] | None = None
+    """The services and hosts that the agent may ask over HTTP, hosts as in `network.egress.allow`; `[]` means none.
+    Attempts count. It closes the network, so it needs `base`.
+
+    Example: `[shop, api.anthropic.com]`
+    """
     secrets_in_logs: Literal["deny"] | None = None
+    """`deny`: no secret of the spec, and no real key of the gateway, may show in the agent's output, its changes, its
+    requests to mocks and models, or rows that it wrote; plain or in a common encoding. Secrets of fewer than 8
+    characters are not looked for.
+
+    Example: `deny`
+    """
     file_writes_outside: list[Annotated[_Some, WorkspacePath(glob=True)]] | None = None
+    """The paths of the workspace that the agent may change: files, folders with all that is in them, or globs; `[]`
+    means none.
+
+    Example: `[report.txt, "out/**"]`
+    """
     tools: list[str] | None = None
+    """Tools that the agent must not call: names, or the kinds `read`, `write`, `execute`, `search`, `fetch` and
+    `other`. Judged by what models asked for, so it switches the gateway on.
+
+    Example: `[WebFetch, fetch]`
+    """
     commands: list[Annotated[str, RegexPattern()]] | None = None
+    r"""Regular expressions that no command may match which the agent asked a tool to run. Judged by what models asked
+    for, so it switches the gateway on.
+
+    Example: `['^git push\b']`
+    """
 
     @property
     def rules(self) -> set[str]:
@@ -93,15 +160,47 @@ class Forbidden(StrictModel):
 
 
 class Resources(StrictModel):
-    """Limits of the sandbox; None = not limited, of pids 4096. cpu in cores, memory and disk in bytes, pids in
-    processes and threads; timeout bounds the whole cell, in seconds. strict: limits must be enforced, not watched.
-    readable: folders of this machine that the process sandbox shows read-only, such as where the agent's program is
-    installed; relative to the spec, or from `~/`."""
+    """Limits of the sandbox. Containers: the engine enforces `cpu`, `memory` and `pids`; `disk` is watched. The
+    process sandbox: `memory`, `pids` and `disk` are watched over all processes of a command, which is stopped at
+    the limit.
+    """
 
     cpu: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Processor cores, also parts of one. The engine enforces it; the process sandbox can't, and the report says so.
+    Without it, no limit.
+
+    Example: `1.5`
+    """
     memory: Size | None = None
+    """Bytes of memory: a number, or a text with a unit (`Ki`, `Mi`, `Gi`, `K`, `M`, `G`). Without it, no limit.
+
+    Example: `512Mi`
+    """
     disk: Size | None = None
+    """Bytes of workspace, `HOME` and `TMPDIR` together, with the units of `memory`. Watched in both sandboxes. Without
+    it, no limit.
+
+    Example: `2Gi`
+    """
     pids: Annotated[int, Field(ge=1)] | None = None
+    """Processes and threads at a time. Without it, 4096.
+
+    Example: `256`
+    """
     timeout: Duration = 900.0
+    """How long the whole cell may take: services, setup, agent and checks. A cell that takes longer is an error.
+
+    Example: `30m`
+    """
     strict: bool = False
+    """Whether limits must be enforced, not watched. The process sandbox, and `disk` in containers, refuse it.
+
+    Example: `true`
+    """
     readable: list[Annotated[str, Field(min_length=1), PlainText()]] = Field(default_factory=list)
+    """Folders of this machine that agent and checks can read, such as where the agent's program is installed:
+    absolute, from `~/`, or relative to the spec. Their programs are on the `PATH`. Never one that holds the
+    checkout, results or credentials. Only for the process sandbox; with `base` it is refused.
+
+    Example: `[/opt/node]`
+    """

@@ -34,7 +34,7 @@ _IMAGE = (
     r"|\{\{"
 )
 ImageName = Annotated[str, text_like(_IMAGE, "the name of an image, such as python:3.12-slim")]
-Status = Annotated[int, Field(ge=100, le=599)]
+Status = Annotated[int, Field(ge=200, le=599)]
 TemplateText = Annotated[str, Template()]
 
 _POSTGRES_IMAGES = frozenset({"postgres", "postgresql", "postgis", "pgvector"})
@@ -48,10 +48,18 @@ def repository_of(image: str) -> str:
 
 
 class ServiceBase(StrictModel):
-    """What all services have. name: letters in lower case, digits, `-` and `_`. ready_timeout in seconds."""
+    """What all services have."""
 
     name: Name
+    """The name by which expressions, checks and fixtures mean the service, and by which containers reach it.
+
+    Example: `db`
+    """
     ready_timeout: Duration = 60.0
+    """How long the service may take until it is ready. Past it, the cell is an error. A SQLite file is ready at once.
+
+    Example: `2m`
+    """
 
     if TYPE_CHECKING:
         type: str
@@ -68,21 +76,61 @@ class ServiceBase(StrictModel):
 
 
 class ServerBase(ServiceBase):
-    """A service that is a server of its own, started for the run."""
+    """A server of its own that is started for the run."""
 
     image: ImageName | None = None
+    """The container image, which needs a Docker engine. Without an engine, images of PostgreSQL are replaced by the
+    embedded server, and the report says so.
+
+    Example: `postgres:16`
+    """
     env: dict[str, Text] = Field(default_factory=dict)
+    """Environment variables of the server. Databases take their user, password and name from the variables of their
+    official images, such as `POSTGRES_USER`, `POSTGRES_PASSWORD` and `POSTGRES_DB`.
+
+    Example: `{POSTGRES_USER: app, POSTGRES_DB: crm}`
+    """
     ports: list[Annotated[int, Field(ge=1, le=65535)]] = Field(default_factory=list)
+    """Ports that the server listens on. It is ready when all of them accept connections; the first one is
+    `{{ services.NAME.port }}`. The embedded PostgreSQL takes none.
+
+    Example: `[8000]`
+    """
     command: TextOrList[str, list[str]] | None = None
+    """What the container runs in place of the image's own command, read as `docker run` reads it. The embedded
+    PostgreSQL takes none.
+
+    Example: `python3 -m http.server 8000`
+    Example: `[sh, -c, "cd /srv && exec python3 -m http.server 8000"]`
+    """
     wait_for: Annotated[str, ShellCommand()] | None = None
+    """A command that is run inside the container by `/bin/sh -c`, again and again; the service is ready when it ends
+    with 0. The embedded PostgreSQL takes none.
+
+    Example: `test -f /tmp/ready`
+    """
     isolation: Literal["auto", "database", "container"] = "auto"
+    """How cells are kept apart. `container`: a server for each cell. `database`: one server, with a database and a
+    user for each cell (an image that is not a database is then shared by all). `auto`: with one cell at a time,
+    exactly the user and database of `env`, reset between cells; with several, as `database`. The embedded
+    PostgreSQL takes `auto` and `database`.
+
+    Example: `database`
+    """
 
 
 class ContainerService(ServerBase):
-    """An image. Those of PostgreSQL, MySQL and MariaDB are recognised: their kind is the database's."""
+    """A container image: what a service is that has no `type`. Images of PostgreSQL, MySQL and MariaDB are recognised
+    and treated as databases.
+    """
 
     type: Literal["container"] = "container"
     image: ImageName
+    """The container image. It needs a Docker engine; without one, images of PostgreSQL are replaced by the embedded
+    server, and the report says so.
+
+    Example: `redis:7`
+    """
 
     @property
     def kind(self) -> str:
@@ -93,29 +141,39 @@ class ContainerService(ServerBase):
 
 
 class PostgresService(ServerBase):
-    """PostgreSQL; without an image always the embedded server."""
+    """PostgreSQL. Without `image` it is the embedded server, which needs no Docker engine."""
 
     type: Literal["postgres"]
 
 
 class MysqlService(ServerBase):
-    """MySQL or MariaDB."""
+    """MySQL or MariaDB. Without `image` it needs a `mariadbd` or `mysqld` on this machine."""
 
     type: Literal["mysql"]
 
 
 class SqliteService(ServiceBase):
-    """A database file of the workspace."""
+    """A SQLite database in a file of the workspace."""
 
     type: Literal["sqlite"]
     path: Annotated[str, Field(min_length=1), WorkspacePath()]
+    """The database file in the workspace. The agent finds it there.
+
+    Example: `data/shop.db`
+    """
 
 
 class ExternalService(ServiceBase):
-    """Something that runs already, by its URL."""
+    """Something that runs already, by its URL, such as a service container of the workflow. Keystone neither starts
+    nor stops it, and does not reset it between cells.
+    """
 
     type: Literal["external"]
     url: Annotated[str, Field(min_length=1)]
+    """Its address. By the scheme (`postgresql`, `mysql`, …) Keystone knows a database.
+
+    Example: `postgresql://app:secret@localhost:5432/crm`
+    """
 
     @property
     def is_database(self) -> bool:
@@ -124,26 +182,65 @@ class ExternalService(ServiceBase):
 
 
 class MockResponse(StrictModel):
-    """What a mock answers: at most one of response (text), json_body (`json:`, any value) and file. delay in seconds.
-    `"json_body" in model_fields_set` tells `json: null` from no json. response, json and headers are templates that
-    may use `{{ request.… }}`."""
+    """What a mock answers. Give at most one of `response`, `json` and `file`; without any the body is empty."""
 
     status: Status = 200
+    """The status of the response, from 200 to 599.
+
+    Example: `404`
+    """
     headers: dict[str, Annotated[Text, Template()]] = Field(default_factory=dict)
+    """Headers of the response. Their values may use `{{ request.… }}`.
+
+    Example: `{Content-Type: text/csv}`
+    """
     response: TemplateText | None = None
+    """The body as a text, which may use `{{ request.path }}`, `{{ request.params.NAME }}`, `{{ request.query.NAME }}`
+    and `{{ request.json.… }}`.
+
+    Example: `"hello {{ request.params.name }}"`
+    """
     json_body: Annotated[Any, Template()] = Field(default=None, alias="json")
+    """The body as JSON: any value. Texts in it may use `{{ request.… }}`.
+
+    Example: `{id: 7, state: paid}`
+    """
     file: Annotated[str, AuthorPath("file", withheld=False)] | None = None
+    """The body is what this file holds, relative to the spec. It is sent as it is.
+
+    Example: `response.bin`
+    """
     delay: Duration | None = None
+    """How long the mock waits before it answers.
+
+    Example: `250ms`
+    """
     fault: Literal["reset", "empty", "garbage"] | None = None
+    """In place of an answer. `reset`: the connection is reset. `empty`: it is closed without a byte. `garbage`: bytes
+    that are not HTTP.
+
+    Example: `reset`
+    """
 
 
 class RouteMatch(StrictModel):
-    """What a request must have for a route to answer it: these headers and query values (literal; a list when a name
-    is repeated), and this text in its body."""
+    """What a request must have for a route to answer it, besides method and path. All that is given must hold."""
 
     headers: dict[str, Text] = Field(default_factory=dict)
+    """Headers by name, in any case, with exactly these values.
+
+    Example: `{Authorization: Bearer abc}`
+    """
     query: dict[str, TextOrList[Text, list[Text]]] = Field(default_factory=dict)
+    """Parameters of the query by name: the value, or a list of values where a name is repeated.
+
+    Example: `{page: 2, tag: [a, b]}`
+    """
     body: str | None = None
+    """A text that is somewhere in the body.
+
+    Example: `customer_id`
+    """
 
 
 def _readable_path(text: str) -> str:
@@ -155,27 +252,62 @@ def _readable_path(text: str) -> str:
 
 
 class Route(MockResponse):
-    """One route of a mock. method None = any. path: literal, `{param}`, `*` (one segment) and `**` (any number).
-    times: how often it answers before it is as if it weren't there. sequence: answered one after the other, the last
-    one from then on; excludes an answer of the route's own."""
+    """One route of a mock. A request is answered by the first route that matches it and is not used up."""
 
     method: str | None = None
+    """The method, in upper or lower case. Without it, any. A route for `GET` answers `HEAD` too.
+
+    Example: `POST`
+    """
     path: Annotated[
         str, text_like(r"^(/|\*)", "a path that begins with / or *"), AfterValidator(_readable_path), PlainText()
     ]
+    """The path, percent-decoded. `{name}` is a part of a segment that `request.params` hands out, `*` is anything
+    within one segment, `**` is any number of segments.
+
+    Example: `/orders/{id}`
+    Example: `/api/**`
+    """
     match: RouteMatch = Field(default_factory=RouteMatch.model_construct)
+    """What else a request must have.
+
+    Example: `{query: {page: 2}}`
+    """
     times: Annotated[int, Field(ge=1)] | None = None
+    """How many requests it answers; after that it is as if the route were not there. Without it, any number.
+
+    Example: `1`
+    """
     sequence: list[MockResponse] = Field(default_factory=list)
+    """Responses that are given one after the other; the last one from then on. It takes the place of the route's own
+    response.
+
+    Example: `[{status: 503}, {json: {ok: true}}]`
+    """
 
 
 class HttpMockService(ServiceBase):
-    """A server that answers by routes and, with `record`, writes down every request. default_response is the status
-    where no route answers: 200 without routes, else 404."""
+    """A server that answers by routes and, with `record`, writes down every request. Each cell sees only its own
+    requests.
+    """
 
     type: Literal["http_mock"]
     record: bool = False
+    """Whether requests are kept for checks: `http_mock_assertions` and `input_from: NAME.last_request.body` need it.
+
+    Example: `true`
+    """
     default_response: Status | None = None
+    """The status where no route answers, from 200 to 599; the body is `{}`. Without it: 200 when there are no routes,
+    else 404.
+
+    Example: `503`
+    """
     routes: list[Route] = Field(default_factory=list)
+    """The routes, in the order in which they are tried.
+
+    Example: `[{method: GET, path: "/orders/{id}", json: {state: paid}}]`
+    """
 
     @property
     def default_status(self) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from keystone_action.spec.models.agents import Agent, AgentBase, PresetAgent
@@ -18,10 +18,7 @@ from keystone_action.spec.models.base import (
     CheckModel,
     Duration,
     PlainText,
-    ShellCommand,
     StrictModel,
-    Text,
-    WorkspacePath,
 )
 from keystone_action.spec.models.experiment import Dataset, Parallelism, Parameters, Scoring
 from keystone_action.spec.models.fixtures import Fixture, Secret
@@ -29,6 +26,7 @@ from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.policies import Audit, Determinism, Egress, Forbidden, Network, Resources
 from keystone_action.spec.models.services import ImageName, Service
 from keystone_action.spec.models.shapes import TextOrMapping, text_like
+from keystone_action.spec.models.task import Setup, Task
 
 Id = Annotated[
     str,
@@ -48,47 +46,6 @@ ScenarioId = Annotated[
 Tag = Annotated[str, Field(min_length=1), PlainText()]
 
 
-class PromptFile(StrictModel):
-    """`prompt: {file: path}`; what the file holds is never interpolated."""
-
-    file: Annotated[str, AuthorPath("file", withheld=False)]
-
-
-class Task(StrictModel):
-    """What the agent is asked. files are copied into the workspace under their own relative path."""
-
-    prompt: TextOrMapping[str, PromptFile]
-    system: str | None = None
-    files: list[Annotated[str, AuthorPath("any", withheld=False)]] = Field(default_factory=list)
-
-
-def _file_mode(value: Any) -> Any:
-    # 0755 is the number 755 in YAML 1.2: taken as decimal it would be a mode nobody meant.
-    if isinstance(value, str) and 3 <= len(value) <= 4 and set(value) <= set("01234567"):
-        return int(value, 8)
-    raise PydanticCustomError(
-        "file_mode", "expected {expected}", {"expected": 'octal digits in quotes, like "0755"', "found": repr(value)}
-    )
-
-
-class SetupFile(StrictModel):
-    """A file written before the agent starts. Exactly one of content and from_ (`from:`) is set."""
-
-    path: Annotated[str, Field(min_length=1), WorkspacePath()]
-    content: str | None = None
-    from_: Annotated[str, AuthorPath("any", withheld=False)] | None = Field(default=None, alias="from")
-    mode: Annotated[int, BeforeValidator(_file_mode), WithJsonSchema({"type": "string"})] | None = None
-
-
-class Setup(StrictModel):
-    """What is done in the workspace before the agent starts; env reaches agent and checks."""
-
-    packages: list[str] = Field(default_factory=list)
-    commands: list[Annotated[str, Field(min_length=1), ShellCommand()]] = Field(default_factory=list)
-    files: list[SetupFile] = Field(default_factory=list)
-    env: dict[str, Text] = Field(default_factory=dict)
-
-
 def _check_model(value: Any, info: ValidationInfo) -> Any:
     """Validate a check by its own type. The types come with the validation's context, since this room knows none."""
     if isinstance(value, CheckModel):
@@ -106,33 +63,90 @@ def _default_weight(invariant: dict[str, Any]) -> float:
     return check.gate_weight if invariant.get("gate") and isinstance(check, CheckModel) else 1.0
 
 
-_ONE: dict[str, Any] = {"default": 1.0}
-
-
 class Invariant(StrictModel):
-    """A named, weighted check. on_skip None = `error` for gates, `ignore` otherwise. timeout in seconds, None = the
-    check type's own. weight comes last, since its default is up to the others."""
+    """A named check with its weight."""
 
     description: str = ""
+    """What the check is about, for people. The report shows it beside the name.
+
+    Example: `The report names all customers.`
+    """
     gate: Annotated[bool | Literal["passed"], Field(union_mode="left_to_right")] = False
+    """`true`: a score below 1.0 makes the composite of the cell 0. `passed`: so does a check that did not pass.
+    `false`: the check only adds to the composite by its weight.
+
+    Example: `true`
+    Example: `passed`
+    """
     on_skip: Literal["error", "ignore"] | None = None
+    """What a check that could not be applied means. `error`: the cell is an error. `ignore`: the check leaves the
+    composite, and `scoring.fail_on_skipped` does not count it. Without it: `error` for a gate, while any other
+    check leaves the composite.
+
+    Example: `ignore`
+    """
     timeout: Duration | None = None
+    """How long the check may take. Without it, the check type's own limit, which its page names.
+
+    Example: `2m`
+    """
     check: Check
-    weight: Annotated[float, Field(ge=0, allow_inf_nan=False, default_factory=_default_weight, json_schema_extra=_ONE)]
+    """The check: its `type`, and the fields of that type.
+
+    Example: `{type: file_exists, path: report.txt}`
+    """
+    weight: Annotated[float, Field(ge=0, allow_inf_nan=False, default_factory=_default_weight)]
+    """How much the check counts in the composite, 0 or more. With 0 it counts nothing, and as a gate it still decides.
+    At least one check of a spec has more than 0. A gate of the type `implemented` has 0 where none is given.
+
+    Example: `2`
+    """
 
 
 class ScenarioItem(StrictModel):
-    """One entry of `scenarios`. `prompt` replaces the task's; `input` is what `{{ record.input }}` gives, and the
-    prompt where the task's prompt does not use the record."""
+    """One task of several, with what is different about it."""
 
     id: ScenarioId | None = None
+    """The name of the scenario in results. Without it, `scenario-1`, `scenario-2` and so on, by its place.
+
+    Example: `refund-late`
+    """
     prompt: str | None = None
+    """Replaces the prompt of `task`.
+
+    Example: `Refund order 7.`
+    """
     input: Annotated[Any, PlainText(literal=True)] = None
+    """What `{{ record.input }}` gives: any value. A text is the prompt as well, where the scenario has none of its own
+    and that of `task` does not use `record`.
+
+    Example: `Refund order 7.`
+    """
     expected: Annotated[Any, PlainText(literal=True)] = None
+    """What `{{ record.expected }}` gives: any value.
+
+    Example: `refunded`
+    """
     metadata: dict[str, Annotated[Any, PlainText(literal=True)]] = Field(default_factory=dict)
+    """What `{{ record.metadata.NAME }}` gives.
+
+    Example: `{customer: Ada}`
+    """
     params: Parameters = Field(default_factory=dict)
+    """Parameters of this scenario, read by `{{ params.NAME }}`. Those of the matrix win over them.
+
+    Example: `{order: 7}`
+    """
     invariants: dict[InvariantName, Invariant] = Field(default_factory=dict)
+    """Checks of this scenario, in addition to those of the spec. Their names must be other ones.
+
+    Example: `{refunded: {check: {type: file_exists, path: refund.txt}}}`
+    """
     tags: list[Tag] = Field(default_factory=list)
+    """Words by which `--tag` chooses this scenario.
+
+    Example: `[refund]`
+    """
 
 
 def _one(value: Any) -> Any:
@@ -151,34 +165,141 @@ def _some(value: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
 
 
 class Spec(StrictModel):
-    """A whole spec file."""
+    """A spec file. A key that is not listed here is an error. `version`, `id`, `task`, `agent` and `invariants` are
+    required.
+    """
 
     version: Annotated[Literal[1], BeforeValidator(_one)]
+    """The version of the format.
+
+    Example: `1`
+    """
     id: Id
+    """The name of the spec in results, recordings and comparisons with earlier runs: small letters, digits and single
+    dashes, at most 128 characters. Change it, and earlier results are those of another spec.
+
+    Example: `reconcile-customers`
+    """
     description: str = ""
+    """What the spec is about, for people. Reports show it.
+
+    Example: `Reconciles two lists of customers.`
+    """
     extends: str | None = None
+    """A base spec, as a path relative to this file. Mappings are merged key by key; lists and single values replace
+    those of the base. A cycle is an error.
+
+    Example: `base.yaml`
+    """
     tags: list[Tag] = Field(default_factory=list)
+    """Words by which `--tag` chooses the spec.
+
+    Example: `[nightly]`
+    """
     task: Task
+    """What the agent is asked to do.
+
+    Example: `{prompt: "Write the total of prices.csv to total.txt.", files: [docs/brief.md]}`
+    """
     workspace: Annotated[str, AuthorPath("directory", withheld=False)] | None = None
+    """The folder that the agent starts from, relative to the spec: each cell gets a copy. It may be above the spec,
+    but not outside the repository. The spec and files that are hidden from the agent are left out. Without it, an
+    empty folder.
+
+    Example: `example`
+    """
     base: ImageName | None = None
+    """A container image. With it, the agent and the checks that execute something run in containers of this image,
+    which needs a Docker engine. Without it, they run in the process sandbox on this machine.
+
+    Example: `python:3.12-slim`
+    """
     agent: Agent
+    """What is put to the test. `type` decides which other fields there are.
+
+    Example: `{type: command, command: python3 agent.py, timeout: 5m}`
+    """
     gateway: TextOrMapping[Literal["off"], Gateway] | None = None
+    """The model gateway: a mapping, or `off` for an agent that must reach its models in another way. Without it, the
+    gateway is on where something needs it: the agents that Keystone knows by name, `forbidden.tools` and
+    `forbidden.commands`, and some options.
+
+    Example: `{budget: {max_cost_usd: 0.5}}`
+    Example: `off`
+    """
     setup: Setup = Field(default_factory=Setup.model_construct)
+    """What is done before the agent starts.
+
+    Example: `{packages: [requests], commands: [make deps]}`
+    """
     resources: Resources = Field(default_factory=Resources.model_construct)
+    """Limits of the sandbox.
+
+    Example: `{memory: 512Mi, timeout: 30m}`
+    """
     services: list[Service] = Field(default_factory=list)
+    """What the agent works against: databases, mocks of HTTP services, containers. They start before the agent.
+
+    Example: `[{name: crm, type: postgres}, {name: shop, type: http_mock, record: true}]`
+    """
     fixtures: list[Fixture] = Field(default_factory=list)
+    """What is laid out before the agent starts, in this order, once for each cell. One that fails is an error.
+
+    Example: `[{type: sql, service: db, file: schema.sql}]`
+    """
     secrets: list[Secret] = Field(default_factory=list)
+    """Values that nobody may see: names of environment variables, or mappings. They are masked in everything that
+    Keystone writes; those of fewer than 4 characters can't be.
+
+    Example: `[API_TOKEN, {name: DB_PASSWORD, from: generated}]`
+    """
     network: Network = Field(default_factory=Network.model_construct)
+    """The network as the agent sees it.
+
+    Example: `{egress: {default: deny}}`
+    """
     determinism: Determinism = Field(default_factory=Determinism.model_construct)
+    """What is kept equal from run to run.
+
+    Example: `{seed: 7}`
+    """
     audit: Audit = Field(default_factory=Audit.model_construct)
+    """What is written down about the agent although no rule asks for it.
+
+    Example: `{file_changes: true}`
+    """
     forbidden: Forbidden = Field(default_factory=Forbidden.model_construct)
+    """What the agent must not do, even with a full score.
+
+    Example: `{file_writes_outside: [report.txt], secrets_in_logs: deny}`
+    """
     parallelism: Parallelism = Field(default_factory=Parallelism.model_construct)
+    """Repetitions, a matrix of parameters, and how many cells run at the same time.
+
+    Example: `{replicas: 5, max_concurrency: 4}`
+    """
     dataset: Dataset | None = None
+    """A file of records, each of which is a scenario. Not beside `scenarios`.
+
+    Example: `{path: cases.jsonl}`
+    """
     scenarios: list[ScenarioItem] | None = None
+    """Several tasks that share the rest of the spec. Not beside `dataset`. Without either, the spec is one scenario.
+
+    Example: `[{id: a, prompt: Refund order 7.}, {id: b, prompt: Refund order 8.}]`
+    """
     invariants: Annotated[
         dict[InvariantName, Invariant], AfterValidator(_some), Field(json_schema_extra={"minProperties": 1})
     ]
+    """The checks, each under its name: letters, digits, `_` and `-`. At least one.
+
+    Example: `{total_is_right: {check: {type: file_content, path: total.txt, contains: "42"}}}`
+    """
     scoring: Scoring = Field(default_factory=Scoring.model_construct)
+    """How the scores of checks become a verdict.
+
+    Example: `{pass_threshold: 0.85, replica_aggregation: majority}`
+    """
 
     @property
     def model_gateway(self) -> Gateway | None:

@@ -24,7 +24,7 @@ from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
 from keystone_action.sandbox.base import Sandbox, SandboxProvider
-from keystone_action.spec.models.spec import SetupFile
+from keystone_action.spec.models.task import SetupFile
 
 _DEBIAN = "on Debian and Ubuntu: apt-get install python3-venv; or set `base:` to an image that has it"
 

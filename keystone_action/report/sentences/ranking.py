@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from keystone_action.scoring.aggregate import group_key
 from keystone_action.scoring.results import CellResult, InvariantResult
 
 VERDICT_RANK: Mapping[str, int] = {"error": 0, "fail": 1, "flaky": 2, "skip": 3, "pass": 4}
@@ -29,15 +30,21 @@ def _rank_of(check: InvariantResult) -> tuple[int, bool, float]:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Cells that failed for one set of reasons. cell: the first of them. others: the replicas of the rest."""
+    """Cells that failed for one set of reasons. cell: the first of them; others: the rest, of whatever scenario,
+    parameters and replica."""
 
     cell: CellResult
-    others: tuple[int, ...] = ()
+    others: tuple[CellResult, ...] = ()
 
     @property
-    def replicas(self) -> int:
+    def number(self) -> int:
         """How many there are."""
         return 1 + len(self.others)
+
+    @property
+    def are_replicas(self) -> bool:
+        """Whether all of them are of one scenario with one set of parameters."""
+        return all(group_key(other) == group_key(self.cell) for other in self.others)
 
     @property
     def checks(self) -> list[InvariantResult]:
@@ -46,19 +53,18 @@ class Failure:
 
 
 def failures(cells: Iterable[CellResult]) -> list[Failure]:
-    """The cells that did not pass, equal ones of one group of replicas once."""
+    """The cells that did not pass, the worst first, those that failed alike once."""
     found: dict[object, list[CellResult]] = {}
-    for cell in cells:
+    for cell in sorted(cells, key=lambda cell: VERDICT_RANK[cell.verdict]):
         if cell.verdict != "pass":
             found.setdefault(_likeness(cell), []).append(cell)
-    return [Failure(first, tuple(cell.replica for cell in others)) for first, *others in found.values()]
+    return [Failure(first, tuple(others)) for first, *others in found.values()]
 
 
 def _likeness(cell: CellResult) -> object:
-    """Equal for cells that a report would describe in equal words."""
+    """Equal for cells that a report would describe in equal words, their names aside."""
     checks = tuple(
         (check.name, check.status, check.score, check.message) for check in cell.invariants if check.status != "pass"
     )
     rules = tuple((rule.rule, rule.details) for rule in cell.forbidden if rule.violated)
-    parameters = repr(sorted(cell.params.items()))
-    return cell.scenario, parameters, cell.verdict, cell.error, cell.reason, checks, rules
+    return cell.verdict, cell.error, cell.reason, checks, rules

@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keystone_action.report import words
-from keystone_action.report.cost import cost_facts
-from keystone_action.report.escape import first_line
-from keystone_action.report.ranking import VERDICT_RANK, Failure, check_rank, failures
-from keystone_action.report.replays import replay_note
+from keystone_action.report.escape import first_line, is_long
+from keystone_action.report.sentences.certainty import certainty
+from keystone_action.report.sentences.cost import cost_facts
+from keystone_action.report.sentences.coverage import coverage
+from keystone_action.report.sentences.ranking import VERDICT_RANK, Failure, check_rank, failures
+from keystone_action.report.sentences.replays import replay_note
 from keystone_action.scoring.composite import TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
     AgentResult,
@@ -32,7 +34,7 @@ MAX_REASONS = 5
 MAX_NOTES = 20
 MAX_GROUPS = 50
 MAX_PASSED = 200
-MAX_OPEN = 20
+MAX_OPEN = 3
 _WORST_FIRST = VERDICT_RANK
 
 
@@ -48,7 +50,8 @@ class Reason:
 @dataclass(frozen=True, slots=True)
 class InvariantRow:
     """One invariant over all cells of a spec. score: the mean where it was graded; message: of the worst cell; url: of
-    its line of the spec, empty where that is not known."""
+    its line of the spec, empty where that is not known; coverage: how much of it all a check saw, empty for
+    everything."""
 
     name: str
     description: str
@@ -61,6 +64,7 @@ class InvariantRow:
     total: int
     message: str
     url: str = ""
+    coverage: str = ""
 
     @property
     def why(self) -> str:
@@ -89,19 +93,27 @@ class SpecView:
         """Whether the scenario tells groups apart; with one scenario only the parameters do."""
         return len({group.scenario for group in self.spec.groups}) > 1
 
-    def url_of_rule(self, rule: ForbiddenResult) -> str:
-        """Of the line of a forbidden rule; empty where that is not known."""
-        line = self.spec.positions.get(rule.name)
-        return f"{self.address}#L{line}" if self.address and line else ""
+    @property
+    def weights_differ(self) -> bool:
+        """Whether weights say anything: where all are equal, they don't."""
+        return len({row.weight for row in self.rows}) > 1
+
+    def url_of(self, named: InvariantResult | ForbiddenResult) -> str:
+        """Of the line of a check or a forbidden rule; empty where that is not known."""
+        line = self.spec.positions.get(named.name)
+        # Added to, an address that was checked stays one that a link may have.
+        return self.address + f"#L{line}" if self.address and line else ""
 
     @property
     def statistics(self) -> list[str]:
-        """Pass rate and the rule for replicas in words; empty for one cell."""
+        """Pass rate, how sure it is, and the rule for replicas in words; empty for one cell."""
         spec, parts = self.spec, []
         if self.several and spec.pass_rate is not None:
             rate = spec.pass_rate
             value, low, high = (words.percent(part) for part in (rate.value, rate.low, rate.high))
-            parts.append(f"pass rate {value} (95% interval {low} to {high})")
+            of = f" of {words.count(rate.n, 'cell')}" if rate.n else ""
+            parts.append(f"pass rate {value}{of} (95% interval {low} to {high})")
+        parts += certainty(spec)
         if any(group.total > 1 for group in spec.groups):
             parts.append(f"replicas needed: {spec.replica_aggregation}")
         return parts
@@ -111,7 +123,7 @@ class SpecView:
         """Composite, threshold and pass rate in words."""
         composite = words.score(self.spec.composite, beside=self.spec.pass_threshold)
         composite = f"composite {composite}, {needs([self.spec])}"
-        passed = [f"{len(self.passed)} of {words.count(len(self.spec.cells), 'cell')} passed"] if self.several else []
+        passed = [f"{len(self.passed):,} of {words.count(len(self.spec.cells), 'cell')} passed"] if self.several else []
         return [composite, *passed, *self.statistics]
 
 
@@ -166,19 +178,23 @@ def _row(results: list[InvariantResult]) -> InvariantRow:
         passed=passed,
         total=len(results),
         message=worst.message,
+        coverage=coverage(worst),
     )
 
 
 def needs(specs: Sequence[SpecResult]) -> str:
-    """`needs 0.85`, with its source when that is not the spec; empty when the specs differ. Where a cell passed below
-    that, its checks decided each for itself, as the scorers of an AgenticAssure suite do."""
+    """`needs 0.85`, with its source when that is not the spec; empty when the specs differ. Of several cells it is each
+    that needs it, not the mean that it stands beside, unless the rule for replicas is about the mean. Where a cell
+    passed below that, its checks decided each for itself, as the scorers of an AgenticAssure suite do."""
     if any(_passed_below(spec) for spec in specs):
         return "every scorer has to pass"
     found = {(spec.pass_threshold, spec.threshold_source) for spec in specs}
     if len(found) != 1:
         return ""
     threshold, source = found.pop()
-    return f"needs {show_threshold(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
+    of_cells = sum(len(spec.cells) for spec in specs) > 1 and all(one.replica_aggregation != "mean" for one in specs)
+    needed = "a cell needs" if of_cells else "needs"
+    return f"{needed} {show_threshold(threshold)}{' (set by the threshold input)' if source == 'input' else ''}"
 
 
 def _passed_below(spec: SpecResult) -> bool:
@@ -186,6 +202,20 @@ def _passed_below(spec: SpecResult) -> bool:
         cell.verdict == "pass" and cell.composite is not None and cell.composite < spec.pass_threshold - TOLERANCE
         for cell in spec.cells
     )
+
+
+def tells_more(failure: Failure, in_table: bool) -> bool:
+    """Whether there is more to tell of a failure than its reason. in_table: its checks stand in a table already."""
+    cell = failure.cell
+    checks = [check for check in failure.checks if not in_table or is_long(check.message)]
+    error = bool(cell.error and "\n" in cell.error.strip())
+    rules = any(rule.violated for rule in cell.forbidden)
+    return bool(checks or error or rules or failure.others) or cell.agent is not None
+
+
+def is_one_cell(run: RunResult) -> bool:
+    """Whether what is said of the run is said of its only cell."""
+    return sum(len(spec.cells) for spec in run.specs) == 1
 
 
 def came_to_cells(run: RunResult) -> bool:
@@ -248,33 +278,43 @@ def reasons(run: RunResult) -> tuple[list[Reason], int]:
 
 
 def _reasons(run: RunResult) -> Iterator[Reason]:
+    """Those of a spec that are told in equal words once."""
     for spec in run.specs:
-        prefix = (spec.id,) if len(run.specs) > 1 else ()
-        scenarios = {group.scenario for group in spec.groups}
-        replicated = {_group_key(group): group for group in spec.groups if group.total > 1}
-        worst: dict[tuple[str, str], CellResult] = {}
-        for cell in sorted(spec.cells, key=lambda cell: _WORST_FIRST[cell.verdict]):
-            if cell.verdict != "pass":
-                worst.setdefault(_group_key(cell), cell)
-        for key, group in replicated.items():
-            if group.verdict != "pass":
-                where = (*prefix, group.scenario) if len(scenarios) > 1 else prefix
-                where += (parameters(group.params),) if group.params else ()
-                yield Reason(group.verdict, where, _group_reason(group, worst.get(key)))
-        for cell in spec.cells:
-            if cell.verdict != "pass" and _group_key(cell) not in replicated:
-                yield Reason(cell.verdict, (cell.id,) if len(spec.cells) > 1 else prefix, cell_reason(cell))
+        alike: dict[tuple[str, str], list[Reason]] = {}
+        for reason in _reasons_of(spec, (spec.id,) if len(run.specs) > 1 else ()):
+            alike.setdefault((reason.verdict, reason.text), []).append(reason)
+        for first, *others in alike.values():
+            more = f" (and {len(others):,} more, for the same reason)" if others else ""
+            yield replace(first, text=f"{first.text}{more}")
+
+
+def _reasons_of(spec: SpecResult, prefix: tuple[str, ...]) -> Iterator[Reason]:
+    scenarios = {group.scenario for group in spec.groups}
+    replicated = {_group_key(group): group for group in spec.groups if group.total > 1}
+    bad: dict[tuple[str, str], list[CellResult]] = {}
+    for cell in sorted(spec.cells, key=lambda cell: _WORST_FIRST[cell.verdict]):
+        if cell.verdict != "pass":
+            bad.setdefault(_group_key(cell), []).append(cell)
+    for key, group in replicated.items():
+        if group.verdict != "pass":
+            where = (*prefix, group.scenario) if len(scenarios) > 1 else prefix
+            where += (parameters(group.params),) if group.params else ()
+            yield Reason(group.verdict, where, _group_reason(group, bad.get(key, [])))
+    for cell in spec.cells:
+        if cell.verdict != "pass" and _group_key(cell) not in replicated:
+            yield Reason(cell.verdict, (cell.id,) if len(spec.cells) > 1 else prefix, cell_reason(cell))
 
 
 def _group_key(of: GroupResult | CellResult) -> tuple[str, str]:
     return of.scenario, repr(sorted(of.params.items()))
 
 
-def _group_reason(group: GroupResult, worst: CellResult | None) -> str:
-    """The group's own, and what its worst replica says: replicas mostly fail alike."""
+def _group_reason(group: GroupResult, bad: Sequence[CellResult]) -> str:
+    """The group's own, and what its replicas say, or the worst of them where they differ."""
     flaky = "flaky: " if group.verdict == "flaky" else ""
-    why = "" if worst is None else cell_reason(worst)
-    detail = f"; replica {worst.replica}: {why}" if worst is not None and why not in group.reason else ""
+    said = list(dict.fromkeys(cell_reason(cell) for cell in bad))
+    who = "each" if len(bad) > 1 and len(said) == 1 else f"replica {bad[0].replica}" if bad else ""
+    detail = f"; {who}: {said[0]}" if said and said[0] not in group.reason else ""
     return first_line(f"{flaky}{group.reason}{detail}", 300)
 
 

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import IO
 
 from keystone_action.report import words
-from keystone_action.report.cost import cost_facts
 from keystone_action.report.escape import first_line, log_line
+from keystone_action.report.sentences.cost import cost_facts
 from keystone_action.scoring.aggregate import group_key
+from keystone_action.scoring.regressions import FEWEST_FOR_TEST
 from keystone_action.scoring.results import (
     BaselineComparison,
     ChangeKind,
@@ -23,12 +24,14 @@ from keystone_action.scoring.results import (
     SpecChange,
     SpecChanges,
 )
-from keystone_action.scoring.statistics import SIGNIFICANT
+from keystone_action.scoring.statistics import SIGNIFICANT, Stratum, worse_p_value
 
 MAX_ROWS = 30
 MAX_CHANGED_SPECS = 50
 MAX_NAMES = 10
 MAX_SENTENCE = 1_500
+_WORTH_SAYING = 0.05
+"""False alarms to be expected that are fewer than this need no sentence."""
 ICONS: dict[ChangeKind, str] = {
     "broken": "❌",
     "flaky": "⚠️",
@@ -46,11 +49,12 @@ _TITLES: dict[ChangeKind, str] = {"ungraded": "not comparable", "steadied": "no 
 @dataclass(frozen=True, slots=True)
 class GateView:
     """The change of the gate. headline: one sentence. lines: (path, what changed) of each workflow and spec, at most
-    MAX_CHANGED_SPECS."""
+    MAX_CHANGED_SPECS. is_unknown: whether there is only to be said that nothing could be compared, and why."""
 
     headline: str
     lines: tuple[tuple[str, str], ...] = ()
     left_out: int = 0
+    is_unknown: bool = False
 
 
 def gate_view(changes: SpecChanges | None) -> GateView | None:
@@ -60,7 +64,8 @@ def gate_view(changes: SpecChanges | None) -> GateView | None:
     found = (*changes.workflows, *changes.specs)  # what calls the gate can weaken all of it
     shown = found[:MAX_CHANGED_SPECS]
     lines = tuple((one.path, change_sentence(one)) for one in shown)
-    return GateView(_one_line(_gate_headline(changes)), lines, len(found) - len(shown))
+    unknown = bool(changes.problem) and not found
+    return GateView(_one_line(_gate_headline(changes)), lines, len(found) - len(shown), unknown)
 
 
 def _gate_headline(changes: SpecChanges) -> str:
@@ -137,7 +142,8 @@ def baseline_view(baseline: BaselineComparison | None, run: RunResult) -> Baseli
         return None
     several = len(baseline.specs) > 1
     whole = [one for one in baseline.specs if one.change in ("new", "gone")]
-    found = [*whole, *baseline.groups, *baseline.invariants]
+    groups = [one for one in baseline.groups if not (several and _is_whole_spec(one, run))]
+    found = [*whole, *groups, *baseline.invariants]
     found.sort(key=lambda one: _ORDER.index(one.change))
     rows = tuple(_row(one, several=several) for one in found[:MAX_ROWS])
     return BaselineView(
@@ -150,10 +156,22 @@ def baseline_view(baseline: BaselineComparison | None, run: RunResult) -> Baseli
     )
 
 
+def _is_whole_spec(group: Difference, run: RunResult) -> bool:
+    """Whether a group is all that its spec has: what is said of the one is said of the other."""
+    return any(spec.id == group.spec and len(spec.groups) == 1 for spec in run.specs)
+
+
 def _headline(found: list[Difference]) -> str:
     counts = Counter(one.change for one in found)
-    said = [f"{counts[change]:,} {_TITLES.get(change, change)}" for change in _ORDER if counts[change]]
-    return ", ".join(said) or "no check or cell changed its outcome"
+    said = {change: f"{counts[change]:,} {_TITLES.get(change, change)}" for change in _ORDER if counts[change]}
+    if noisy := _could_be_noise(found):
+        said["broken"] += f" ({noisy:,} could be noise)"
+    return ", ".join(said.values()) or "no check or cell changed its outcome"
+
+
+def _could_be_noise(found: Iterable[Difference]) -> int:
+    """How many were tested, and are broken by their verdicts only."""
+    return sum(one.change == "broken" and one.p_worse is not None and one.regression is None for one in found)
 
 
 def _facts(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
@@ -162,7 +180,9 @@ def _facts(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
         yield f"commit {baseline.git_sha[:12]}"
     yield f"{baseline.verdict} → {run.verdict}"
     if scores := _scores(baseline.composite, run.composite):
-        yield f"composite {scores}"
+        before = sum(one.total_before for one in baseline.specs)
+        after = sum(one.total_after for one in baseline.specs)
+        yield f"composite {scores}{_over(before, after)}"
     if len(baseline.specs) == 1 and (noise := _noise(baseline.specs[0])):
         one = baseline.specs[0]
         counts = f"{one.passed_before}/{one.total_before} → {one.passed_after}/{one.total_after}"
@@ -173,8 +193,17 @@ def _notes(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
     if baseline.changed_specs:
         shown = ", ".join(baseline.changed_specs[:10]) + (" …" if len(baseline.changed_specs) > 10 else "")
         yield f"Other spec files than in the baseline: {shown}. What is compared may not be the same."
-    broken = sum(one.change == "broken" for one in (*baseline.groups, *baseline.invariants))
-    renamed = baseline.regressions - broken
+    if baseline.changed_rules:
+        more = (
+            f" and {len(baseline.changed_rules) - MAX_NAMES:,} more" if len(baseline.changed_rules) > MAX_NAMES else ""
+        )
+        yield (
+            f"Other rules than in the baseline: {', '.join(baseline.changed_rules[:MAX_NAMES])}{more}."
+            " Each side keeps the verdicts by its own."
+        )
+    found = (*baseline.groups, *baseline.invariants)
+    yield from _rules_used(baseline, found)
+    renamed = baseline.regressions - sum(one.regression is not None for one in found)
     if renamed > 0:
         names = list(dict.fromkeys(_new_and_failing(baseline, run)))
         more = f" and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
@@ -187,6 +216,44 @@ def _notes(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
         yield "Only a part of the cells ran here; what the baseline has besides is not called gone."
     if baseline.partial_baseline:
         yield "The baseline has only a part of the cells; what is called new may only not have run there."
+
+
+def _rules_used(baseline: BaselineComparison, found: Sequence[Difference]) -> Iterator[str]:
+    """Which of what changed counts as a regression, by what, and how often that is wrong."""
+    by = Counter(one.regression for one in found)
+    few = f"with fewer than {FEWEST_FOR_TEST} replicas"
+    counted = [f"{by['test']:,} by the one-sided exact test (p < {SIGNIFICANT})"] if by["test"] else []
+    counted += [f"{by['flip']:,} as {'a flip' if by['flip'] == 1 else 'flips'}, {few} on a side"] if by["flip"] else []
+    if counted:
+        yield f"Regressions: {' and '.join(counted)}."
+    if noisy := _could_be_noise(found):
+        yield f"{noisy:,} broken {'does' if noisy == 1 else 'do'} not count: by the exact test that could be noise."
+    yield from _spread_thin(baseline, found)
+    if baseline.tests and baseline.false_alarms >= _WORTH_SAYING:
+        alarms = baseline.false_alarms
+        wrong = (
+            f"about {alarms:.0f} of these would be false alarms"
+            if alarms >= 1
+            else f"the chance of a false alarm would be at most {words.percent(alarms)}"
+        )
+        yield f"The exact test was made {words.count(baseline.tests, 'time')}; if nothing had changed, {wrong}."
+
+
+def _spread_thin(baseline: BaselineComparison, found: Sequence[Difference]) -> Iterator[str]:
+    """Specs that lost a little in many groups: no group shows it by itself, all of them together do."""
+    counted = {one.spec for one in found if one.regression is not None}
+    lost = [one for one in baseline.specs if one.spec not in counted and _passes_significantly_less(one)]
+    for one in lost[:MAX_NAMES]:
+        cells = f"{one.passed_before}/{one.total_before} → {one.passed_after}/{one.total_after}"
+        yield (
+            f"{first_line(one.spec, 100)} as a whole passes less often than chance explains ({cells}), though no group"
+            " or check of it does by itself: that does not count as a regression."
+        )
+
+
+def _passes_significantly_less(one: Difference) -> bool:
+    fewer = one.passed_after * one.total_before < one.passed_before * one.total_after
+    return fewer and one.p_value is not None and one.p_value < SIGNIFICANT
 
 
 def _new_and_failing(baseline: BaselineComparison, run: RunResult) -> Iterator[str]:
@@ -211,7 +278,7 @@ def _group_of(one: Difference) -> tuple[str | None, str]:
 
 def _row(one: Difference, *, several: bool) -> ChangeRow:
     place = [one.spec] if several or one.scenario is None else []
-    if one.scenario is not None:
+    if one.scenario is not None and not (place == [one.scenario] and not one.params and one.invariant):
         params = ", ".join(f"{name}={value}" for name, value in one.params.items())
         place.append(f"{one.scenario} ({params})" if params else one.scenario)
     if one.invariant is not None:
@@ -245,11 +312,28 @@ def _scores(before: float | None, after: float | None) -> str:
     return f"{words.score(before)} → {words.score(after)} ({'+' if delta > 0 else '−'}{shown})"
 
 
+def _over(before: int, after: int) -> str:
+    """The number of graded cells that means are over."""
+    if not before and not after:
+        return ""
+    return f" over {words.count(after, 'cell')}" + (f" (baseline {before:,})" if before != after else "")
+
+
 def _noise(one: Difference) -> str:
     if one.p_value is None or (one.passed_before, one.total_before) == (one.passed_after, one.total_after):
         return ""
-    p_value = "p < 0.001" if one.p_value < 0.001 else f"p = {one.p_value:.2g}"
-    return f"{'more than noise' if one.p_value < SIGNIFICANT else 'could be noise'} ({p_value})"
+    p_value = one.p_value if one.scenario is None else _one_sided(one)
+    sides = "two-sided" if one.scenario is None else "one-sided"
+    shown = "p < 0.001" if p_value < 0.001 else f"p = {p_value:.2g}"
+    flip = f"; a flip with fewer than {FEWEST_FOR_TEST} replicas counts" if one.regression == "flip" else ""
+    return f"{'more than noise' if p_value < SIGNIFICANT else 'could be noise'} ({shown}, {sides}){flip}"
+
+
+def _one_sided(one: Difference) -> float:
+    """By the test that decides, in the direction of the difference."""
+    before, after = (one.passed_before, one.total_before), (one.passed_after, one.total_after)
+    is_less = after[0] * before[1] < before[0] * after[1]
+    return worse_p_value(Stratum(*before, *after) if is_less else Stratum(*after, *before))
 
 
 def baseline_lines(baseline: BaselineComparison | None, run: RunResult) -> Iterator[str]:

@@ -1,0 +1,53 @@
+"""Reading which cells of an earlier run did not pass: what `--failed` runs again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from keystone_action.errors import KeystoneError, UsageError
+from keystone_action.plan import FailedCells
+from keystone_action.runner.baseline import FILE, read_results
+from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.shard_run import MAX_CELLS, ShardRun
+
+_AS_LEFT = "name results of a run as it left them"
+
+
+def read_failed(path: Path, shown: str) -> FailedCells:
+    """The cells of the results in a file or folder that failed, ended in error, or did not run. shown: the place as the
+    caller named it.
+
+    Raises UsageError when there are no such results, and when every cell passed: there is nothing to run then.
+    """
+    try:
+        run = read_results(path, "results file")
+    except UsageError as error:
+        if (path / "journal.jsonl").is_file() and not (path / FILE).exists():
+            hint = f"that run was killed before it wrote its results: `--resume {shown}` goes on with it"
+            raise UsageError(error.message, help=hint) from None
+        raise
+    if run.plan is not None and not 0 <= run.plan.cells <= MAX_CELLS:
+        damage = "its plan has a number of cells that no run has"
+        raise UsageError(f"the results in {shown} are damaged: {damage}", help=_AS_LEFT)
+    shard = _shard(run, shown)
+    verdicts = {cell.id: cell.verdict for spec in run.specs for cell in spec.cells}
+    planned = len(range(shard[0] - 1, run.plan.cells, shard[1])) if run.plan else 0
+    found = FailedCells(
+        run_id=run.run_id,
+        failed=tuple(name for name, verdict in verdicts.items() if verdict != "pass"),
+        passed=frozenset(name for name, verdict in verdicts.items() if verdict == "pass"),
+        unfinished=len(verdicts) < planned or not verdicts,
+        chosen=run.plan.chosen if run.plan else (),
+        shard=shard,
+        digest=run.plan.digest if run.plan else "",
+    )
+    if not found.failed and not found.unfinished:
+        raise UsageError(f"every cell passed in {shown}; nothing to run again", help="leave --failed out to run all")
+    return found
+
+
+def _shard(run: RunResult, shown: str) -> tuple[int, int]:
+    try:
+        return (1, 1) if run.plan is None else ShardRun(shown, run).position
+    except KeystoneError as error:
+        raise UsageError(error.message, help=_AS_LEFT) from None

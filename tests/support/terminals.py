@@ -1,0 +1,62 @@
+"""A command on a terminal of its own, as people see it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from support.command_line import ENVIRONMENT
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finished call: its exit code, and all that its terminal was sent."""
+
+    code: int
+    text: str
+
+    @property
+    def lines(self) -> list[str]:
+        """As they came."""
+        return self.text.replace("\r\n", "\n").split("\n")
+
+
+def keystone_on_terminal(
+    words: Sequence[str], directory: Path, environ: Mapping[str, str], *, columns: int = 100
+) -> Shown:
+    """`keystone WORDS…` with all three streams on a terminal of so many columns."""
+    return on_terminal([sys.executable, "-m", "keystone_action", *words], directory, environ, columns=columns)
+
+
+def on_terminal(
+    command: Sequence[str], directory: Path, environ: Mapping[str, str], *, columns: int = 100, typed: bytes = b""
+) -> Shown:
+    """Any command on a terminal. typed: what is written to it at once."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    environment = {**ENVIRONMENT, "TERM": "xterm-256color", **environ}
+    with subprocess.Popen(
+        command, cwd=directory, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
+    ) as process:
+        os.close(theirs)
+        os.write(ours, typed)
+        text = b""
+        while piece := _read(ours):
+            text += piece
+    os.close(ours)
+    return Shown(process.returncode, text.decode("utf-8", "replace"))
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so when the other end is closed
+        return b""
