@@ -5,7 +5,7 @@ PYTHON ?= python3
 UV := .venv/bin/uv
 BIN := .venv/bin
 
-.PHONY: help demo run-demo test test-containers test-fast hostile faults lint bench format
+.PHONY: help demo run-demo docs test test-containers test-fast hostile faults lint bench format
 
 # The broken demo must end with the exit code of `keystone run`, 1. Make turns every failing recipe into 2; the only 1
 # it knows is the answer of `make -q` for a goal that is not up to date, and lines with a `+` run even then.
@@ -16,15 +16,24 @@ endif
 help: ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/'
 
+# With all that developing needs, there is all that the demo needs.
 .venv/.ready: pyproject.toml uv.lock tools/bootstrap
 	+@bash tools/bootstrap $(PYTHON)
+	+@touch .venv/.demo $@
+
+.venv/.demo: pyproject.toml uv.lock tools/bootstrap
+	+@bash tools/bootstrap --demo $(PYTHON)
 	+@touch $@
 
 demo: run-demo ## run examples/reconcile against a real PostgreSQL and a recording mock
 	@:
 
-run-demo: .venv/.ready
+run-demo: .venv/.demo
 	+@bash tools/demo
+
+docs: .venv/.ready ## make the site of docs/ in build/site; a broken link or anchor is an error
+	@$(UV) sync --quiet --frozen --inexact --only-group docs
+	$(BIN)/python -m sphinx --quiet --nitpicky --fail-on-warning docs $(or $(SITE),build/site)
 
 # More workers than cores: one has the tests that wait for limits, others wait for databases. Where writing byte code is
 # switched off, each worker would rewrite the asserts of all tests.

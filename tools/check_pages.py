@@ -16,10 +16,12 @@ from pydantic import BaseModel
 
 from keystone_action.invariants.base import Check, Phase
 from keystone_action.invariants.registry import BUILT_IN, CheckTypes
-from tools.type_words import default_words, models_in, type_words
+from keystone_action.spec.reference.docstrings import description
+from keystone_action.spec.reference.words import models_in
+from tools.field_tables import field_table
 
 PAGES = Path(__file__).parent.parent / "docs" / "checks"
-BEGIN = "<!-- Made by `python -m tools.check_pages` from {source}: edit that, not this part. -->"
+BEGIN = "<!-- Made by `python -m tools.{tool}` from {source}: edit that, not this part. -->"
 END = "<!-- The end of what is made. -->"
 
 _WHEN: Mapping[Phase, str] = {
@@ -45,13 +47,13 @@ def check_types() -> dict[str, type[Check]]:
 def described(check: type[Check]) -> str:
     """The generated part of a page, without its two comments."""
     name = check.type_name
-    parts = [f"# `{name}`", _prose(check), *_aliases(check), f"## Fields\n\n{_table(check)}"]
+    parts = [f"# `{name}`", description(check), *_aliases(check), f"## Fields\n\n{_table(check)}"]
     places: dict[type[BaseModel], list[str]] = {}
     for place, model in _inner_models(check):
         places.setdefault(model, []).append(place)
     for model, where in places.items():
         title = f"### Keys of {_list_of([f'`{place}`' for place in where])}"
-        parts += [title, _prose(model), _table(model)]
+        parts += [title, description(model), _table(model, f"{where[0]}.".replace("[]", "").replace(".*", ""))]
     return "\n\n".join([*parts, "## When it runs", _when(check)])
 
 
@@ -65,9 +67,9 @@ def index(types: Mapping[str, type[Check]]) -> str:
     return "\n\n".join(parts)
 
 
-def rewritten(text: str, generated: str, source: str) -> str:
+def rewritten(text: str, generated: str, source: str, tool: str = "check_pages") -> str:
     """A page with its generated part replaced, or put before what is there already when there is none."""
-    part = f"{BEGIN.format(source=source)}\n\n{generated}\n\n{END}\n"
+    part = f"{BEGIN.format(source=source, tool=tool)}\n\n{generated}\n\n{END}\n"
     head, begin, rest = text.partition(BEGIN.partition("{")[0])
     _, end, tail = rest.partition(f"{END}\n")
     if not begin:
@@ -102,12 +104,6 @@ def _text(path: Path) -> str:
     return path.read_text("utf-8") if path.exists() else ""
 
 
-def _prose(model: type[BaseModel]) -> str:
-    """The docstring, one line a paragraph: Markdown joins them anyway, and a line that is moved is no change."""
-    paragraphs = (model.__doc__ or "").split("\n\n")
-    return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-
-
 def _aliases(check: type[Check]) -> Iterator[str]:
     own = check.__dict__.get("upgrade")
     told = " ".join((own.__func__.__doc__ or "").split()) if own is not None else ""
@@ -118,18 +114,10 @@ def _aliases(check: type[Check]) -> Iterator[str]:
         yield told
 
 
-def _table(model: type[BaseModel]) -> str:
-    lines = ["| field | value | default | meaning |", "|---|---|---|---|"]
+def _table(model: type[BaseModel], place: str = "") -> str:
     # Its own first: what it shares with others (the operators) is what a reader knows already.
-    for name, field in sorted(model.model_fields.items(), key=lambda one: one[0] not in model.__annotations__):
-        if name == "type":
-            continue
-        if not field.description:
-            raise ValueError(f"{model.__name__}.{name} has no description: give its Field one")
-        words = type_words(field.annotation, field.metadata)
-        cells = [f"`{field.alias or name}`", words, default_words(field), field.description]
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
-    return "\n".join(lines)
+    names = sorted(model.model_fields, key=lambda name: name not in model.__annotations__)
+    return field_table(model, [name for name in names if name != "type"], place)
 
 
 def _inner_models(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, type[BaseModel]]]:
@@ -156,7 +144,7 @@ def _when(check: type[Check]) -> str:
 
 
 def _row(check: type[Check]) -> str:
-    first = _prose(check).partition("\n")[0].partition(". ")[0].rstrip(".")
+    first = description(check).partition("\n")[0].partition(". ")[0].rstrip(".")
     names = " ".join(f"(`{alias}`)" for alias in check.aliases)
     return f"| [`{check.type_name}`]({check.type_name}.md){' ' if names else ''}{names} | {first}. |"
 

@@ -4,6 +4,7 @@ Usage: python -m tools.release check VERSION     every place has this version, a
        python -m tools.release newest VERSION    of the tags on stdin none is it, nor a later one of its major
        python -m tools.release bump VERSION      writes it to every place
        python -m tools.release pin IMAGE         writes docker://NAME:VERSION@sha256:… to action.yml
+       python -m tools.release show VERSION@COMMIT   names that commit wherever the pages show the action
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ _PLACES = {
     "pyproject.toml": r'^version = "(VERSION)"$',
     "keystone_action/__init__.py": r'^__version__ = "(VERSION)"$',
     "uv.lock": r'^name = "keystone-action"\nversion = "(VERSION)"$',
+    "docs/command-line.md": r"^    rev: v(VERSION)$",
     ".github/workflows/evaluate.yml": rf"{NAME}(?:/\.github/workflows/evaluate\.yml)?@v(VERSION)$",
 }
 """Where the version stands: its file, and what is around it."""
 _PAGES = ("README.md", "docs/*.md", "examples/workflows/*.yml")
 _MAJOR = rf"({NAME}(?:/\.github/workflows/evaluate\.yml)?@v)[0-9]+\b(?!\.)"
+_SHOWN = rf"(uses: {NAME}(?:/\.github/workflows/evaluate\.yml)?)@\S+[^\n]*"
+"""A line of the pages that uses the action; what follows its name says how sure that is."""
 _DOCKERFILE = re.compile(r"^  image: Dockerfile$", re.MULTILINE)
 
 
@@ -64,9 +68,7 @@ def bump(root: Path, version: str) -> None:
         text = path.read_text("utf-8")
         changed = re.sub(_around(pattern), lambda found: found[0].replace(found[1], version), text, flags=re.MULTILINE)
         path.write_text(changed, "utf-8")
-    for page in (path for glob in _PAGES for path in root.glob(glob)):
-        text = page.read_text("utf-8")
-        page.write_text(re.sub(_MAJOR, rf"\g<1>{version.partition('.')[0]}", text), "utf-8")
+    _rewrite_pages(root, _MAJOR, rf"\g<1>{version.partition('.')[0]}")
     check(root, version)
 
 
@@ -78,6 +80,21 @@ def pin(root: Path, image: str) -> None:
     check(root, match[1])
     path = root / "action.yml"
     path.write_text(_DOCKERFILE.sub(f"  image: {image}", path.read_text("utf-8")), "utf-8")
+
+
+def show(root: Path, released: str) -> None:
+    """Makes the pages name the action by the commit of a release, as people should. Raises ReleaseError for what is not
+    VERSION@COMMIT."""
+    version, _, commit = released.partition("@")
+    _require_version(version)
+    if not re.fullmatch(r"[0-9a-f]{40}", commit):
+        raise ReleaseError(f"{released} is not VERSION@COMMIT, the commit with its 40 digits")
+    _rewrite_pages(root, _SHOWN, rf"\g<1>@{commit} # v{version}")
+
+
+def _rewrite_pages(root: Path, pattern: str, replacement: str) -> None:
+    for page in (path for glob in _PAGES for path in root.glob(glob)):
+        page.write_text(re.sub(pattern, replacement, page.read_text("utf-8")), "utf-8")
 
 
 def _around(pattern: str) -> str:
@@ -94,7 +111,7 @@ def _require_version(version: str) -> None:
 
 
 def main(arguments: list[str]) -> int:
-    commands = {"check": check, "bump": bump, "pin": pin}
+    commands = {"check": check, "bump": bump, "pin": pin, "show": show}
     if len(arguments) != 2 or arguments[0] not in {*commands, "newest"}:
         print(__doc__, file=sys.stderr)
         return 2
