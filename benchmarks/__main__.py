@@ -13,27 +13,21 @@ from benchmarks.container_cells import container_cells
 from benchmarks.containers import containers
 from benchmarks.gateway import gateway
 from benchmarks.image import image
-from benchmarks.measure import KEYSTONE, Row, Sample, command, interleaved, spawns
+from benchmarks.measure import IDLE, KEYSTONE, TRIVIAL, Row, Sample, command, interleaved, spawns, write_start
+from benchmarks.mock import mock
 from benchmarks.mysql_writes import mysql_writes
+from benchmarks.peers import peers
 from benchmarks.postgres_writes import postgres_writes
+from benchmarks.report import report
 from benchmarks.usage import usage
+from benchmarks.whole_runs import databases, many_cells, output
 
 CELLS = 200
-_SPEC = """\
-version: 1
-id: bench
-task: {{prompt: "nothing to do"}}
-agent: {{type: command, command: ["true"]}}
-workspace: start
-parallelism: {{replicas: {replicas}, max_concurrency: {concurrency}}}
-invariants:
-  there: {{check: {{type: file_exists, path: a.txt}}}}
-"""
 
 
 def long_spec(lines: int) -> str:
     """A valid spec of about so many lines."""
-    head = _SPEC.format(replicas=1, concurrency=1).replace("workspace: start\n", "")
+    head = TRIVIAL.format(agent=IDLE, replicas=1, concurrency=1).replace("workspace: start\n", "")
     each = '  check_{n}:\n    description: "File {n} is there and says so"\n    weight: 1.0\n    check:\n'
     each += '      type: file_content\n      path: "out/{n}.txt"\n      contains: "line {n}"\n'
     return head + "".join(each.format(n=n) for n in range((lines - head.count("\n")) // 7))
@@ -62,13 +56,11 @@ def start_up(directory: Path, rounds: int) -> list[Row]:
 
 def cells(directory: Path, rounds: int, concurrency: int) -> list[Row]:
     """One trivial scenario, and what each further cell costs beside a bare spawn."""
-    start = directory / "start"
-    start.mkdir(exist_ok=True)
-    (start / "a.txt").write_text("a\n")
+    write_start(directory)
     things: dict[str, Callable[[], float]] = {"spawns": spawns(CELLS)}
     for name, replicas in (("one", 1), ("many", 1 + CELLS)):
         spec = directory / f"{name}-{concurrency}.keystone.yaml"
-        spec.write_text(_SPEC.format(replicas=replicas, concurrency=concurrency))
+        spec.write_text(TRIVIAL.format(agent=IDLE, replicas=replicas, concurrency=concurrency))
         things[name] = _fresh_run(spec, directory)
     samples: dict[str, Sample] = interleaved(things, rounds)
     one, bare = samples["one"].median, samples["spawns"].median / CELLS
@@ -99,6 +91,11 @@ def main() -> int:
             "start": lambda rounds: start_up(Path(name), rounds),
             "cells": lambda rounds: cells(Path(name), max(3, rounds // 2), 1),
             "cells-at-once": lambda rounds: cells(Path(name), max(3, rounds // 2), 2),
+            "many-cells": many_cells,
+            "output": lambda rounds: output(max(3, rounds // 2)),
+            "databases": lambda rounds: databases(max(3, rounds // 2)),
+            "peers": lambda rounds: peers(max(3, rounds // 2)),
+            "mock": lambda rounds: mock(max(3, rounds // 2)),
             "usage": lambda rounds: usage(max(3, rounds // 2)),
             "services": lambda rounds: containers(max(3, rounds // 2)),
             "postgres-writes": lambda rounds: postgres_writes(max(3, rounds // 2)),
@@ -106,6 +103,7 @@ def main() -> int:
             "image": image,
             "container-cells": lambda rounds: container_cells(max(3, rounds // 2)),
             "gateway": lambda rounds: gateway(max(3, rounds // 2)),
+            "report": lambda rounds: report(max(3, rounds // 2)),
             "cancelling": lambda rounds: cancelling(max(3, rounds // 2)),
         }
         parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)

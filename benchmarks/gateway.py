@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 
+from benchmarks.installed import python_program
 from benchmarks.measure import Row
 
 LITELLM = "litellm[proxy]==1.106.2"
@@ -172,11 +173,7 @@ def _started(*words: str) -> Iterator[Peer]:
 @contextmanager
 def _litellm(directory: Path, base: str) -> Iterator[Peer]:
     """Its proxy, in an environment of its own that later runs find again."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "keystone-bench" / LITELLM
-    program = cache / "bin" / "litellm"
-    if not program.exists():
-        subprocess.run([sys.executable, "-m", "venv", "--clear", cache], check=True)
-        subprocess.run([cache / "bin" / "pip", "install", "-q", LITELLM], check=True, timeout=1_800)
+    program = python_program(LITELLM, "litellm")
     (directory / "litellm.yaml").write_text(_CONFIG.format(base=base, key=KEY))
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

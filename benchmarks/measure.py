@@ -12,6 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 KEYSTONE = [sys.executable, "-m", "keystone_action"]
+TRIVIAL = """\
+version: 1
+id: bench
+task: {{prompt: "nothing to do"}}
+agent: {{type: command, command: {agent}}}
+workspace: start
+parallelism: {{replicas: {replicas}, max_concurrency: {concurrency}}}
+invariants:
+  there: {{check: {{type: file_exists, path: a.txt}}}}
+"""
+"""A spec whose cells do next to nothing: one command and one check of a file that `write_start` makes."""
+IDLE = '["true"]'
+"""The agent that does nothing."""
+
+
+def write_start(directory: Path) -> None:
+    """The workspace that TRIVIAL begins with."""
+    (directory / "start").mkdir(exist_ok=True)
+    (directory / "start" / "a.txt").write_text("a\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +66,9 @@ class Row:
         )
 
 
-def command(words: Sequence[str], directory: Path, *, expected: int = 0) -> Callable[[], float]:
+def command(
+    words: Sequence[str], directory: Path, *, expected: int = 0, environment: Mapping[str, str] = os.environ
+) -> Callable[[], float]:
     """A thing to time: one run of a command, output thrown away. It raises when the exit code is another."""
 
     def once() -> float:
@@ -55,7 +76,7 @@ def command(words: Sequence[str], directory: Path, *, expected: int = 0) -> Call
         done = subprocess.run(
             words,
             cwd=directory,
-            env={**os.environ, "HOME": str(directory)},
+            env={**environment, "HOME": str(directory)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=False,
@@ -64,6 +85,17 @@ def command(words: Sequence[str], directory: Path, *, expected: int = 0) -> Call
         if done.returncode != expected:
             raise RuntimeError(f"{words} ended with {done.returncode}: {done.stderr.decode()[-2000:]}")
         return elapsed
+
+    return once
+
+
+def timed(work: Callable[[], object]) -> Callable[[], float]:
+    """A thing to time: a call."""
+
+    def once() -> float:
+        started = time.perf_counter()
+        work()
+        return time.perf_counter() - started
 
     return once
 

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.measure import KEYSTONE, Row, interleaved
+from benchmarks.measure import KEYSTONE, TRIVIAL, Row, interleaved, write_start
 
 CELLS = 100
 CPU_BUDGET = 0.005
@@ -24,16 +24,6 @@ EARLY, LATE = 100, 400
 MEMORY_BUDGET = 10.0
 """Megabytes for a thousand cells; 10,000 are to fit into 150."""
 _PAUSE = 0.05
-_SPEC = """\
-version: 1
-id: usage
-task: {{prompt: "nothing to do"}}
-agent: {{type: command, command: {agent}}}
-workspace: start
-parallelism: {{replicas: {replicas}, max_concurrency: {concurrency}}}
-invariants:
-  there: {{check: {{type: file_exists, path: a.txt}}}}
-"""
 _AGENTS = {
     "idle": ["true"],
     "benign": ["sh", "-c", "echo done > a.txt"],
@@ -119,10 +109,9 @@ def _finish(directory: Path, replicas: int, kind: str) -> None:
 
 def _started(directory: Path, replicas: int, kind: str) -> subprocess.Popen[bytes]:
     shutil.rmtree(directory / "out", ignore_errors=True)
-    (directory / "start").mkdir(exist_ok=True)
-    (directory / "start" / "a.txt").write_text("a\n")
+    write_start(directory)
     spec = directory / f"{kind}-{replicas}.keystone.yaml"
-    spec.write_text(_SPEC.format(agent=json.dumps(_AGENTS[kind]), replicas=replicas, concurrency=AT_ONCE[kind]))
+    spec.write_text(TRIVIAL.format(agent=json.dumps(_AGENTS[kind]), replicas=replicas, concurrency=AT_ONCE[kind]))
     words = [*KEYSTONE, "run", spec.name, "--output", "out", "--quiet"]
     nothing = subprocess.DEVNULL
     environment = {**os.environ, "HOME": str(directory)}
