@@ -76,7 +76,7 @@ def failed_of(call: argparse.Namespace, directory: Path) -> FailedCells | None:
     """What `--failed` chooses. Raises UsageError."""
     if call.failed is None:
         return None
-    from keystone_action.runner.failed import read_failed
+    from keystone_action.runner.parts.failed import read_failed
 
     return read_failed((directory / call.failed).resolve(), str(call.failed))
 

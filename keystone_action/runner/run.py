@@ -19,7 +19,6 @@ from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell.cell import run_cell
 from keystone_action.runner.cell.grading import is_earned
-from keystone_action.runner.concurrency import most_at_once
 from keystone_action.runner.parts import journal as journals
 from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.identify import Identification, Reading, run_facts
@@ -27,8 +26,9 @@ from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
 from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
+from keystone_action.runner.sharing.concurrency import most_at_once
+from keystone_action.runner.sharing.spending import Spending
 from keystone_action.runner.shutdown import Stop, cancellation, only_error
-from keystone_action.runner.spending import Spending
 from keystone_action.runner.start import start_run
 from keystone_action.runner.under_way import RunUnderWay
 from keystone_action.scoring.aggregate import paid, with_money_of

@@ -17,13 +17,13 @@ from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.setup.kept import KeptSetups
 from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES
-from keystone_action.runner.certificates import copy_certificates
-from keystone_action.runner.concurrency import company
-from keystone_action.runner.first_copies import FirstCopies
-from keystone_action.runner.gateways import LazyGateways, provider_keys
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
-from keystone_action.runner.service_pool import Definition, Group, ServicePool
+from keystone_action.runner.sharing.certificates import copy_certificates
+from keystone_action.runner.sharing.concurrency import company
+from keystone_action.runner.sharing.first_copies import FirstCopies
+from keystone_action.runner.sharing.gateways import LazyGateways, provider_keys
+from keystone_action.runner.sharing.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.under_way import Roots, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.expressions import leaves, references
@@ -31,9 +31,9 @@ from keystone_action.spec.loading.loader import enclosing_root
 
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
-    from keystone_action.runner.containers import Containers
     from keystone_action.runner.options import Progress, RunOptions
-    from keystone_action.runner.spending import Spending
+    from keystone_action.runner.sharing.containers import Containers
+    from keystone_action.runner.sharing.spending import Spending
     from keystone_action.services.http_mock.server import MockServer
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.fixtures import SecretEntry
@@ -116,7 +116,7 @@ def _containers(run: RunUnderWay) -> Containers | None:
     client = run.facilities.client
     if client is None:
         return None
-    from keystone_action.runner.containers import Containers
+    from keystone_action.runner.sharing.containers import Containers
 
     return Containers(
         client,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import HarnessError, SandboxError, SecretError
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.cell.layout import results_places
-from keystone_action.runner.certificates import Certificates
-from keystone_action.runner.first_copies import FirstCopies
-from keystone_action.runner.leavings import Leavings
+from keystone_action.runner.sharing.certificates import Certificates
+from keystone_action.runner.sharing.first_copies import FirstCopies
+from keystone_action.runner.sharing.leavings import Leavings
 from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.cell.host import Host
     from keystone_action.runner.cell.setup.kept import KeptSetups
-    from keystone_action.runner.concurrency import Company
-    from keystone_action.runner.containers import Containers
     from keystone_action.runner.engine import Facilities
-    from keystone_action.runner.gateways import LazyGateways
     from keystone_action.runner.options import Progress, RunOptions
-    from keystone_action.runner.service_pool import ServicePool
-    from keystone_action.runner.spending import Spending
+    from keystone_action.runner.sharing.concurrency import Company
+    from keystone_action.runner.sharing.containers import Containers
+    from keystone_action.runner.sharing.gateways import LazyGateways
+    from keystone_action.runner.sharing.service_pool import ServicePool
+    from keystone_action.runner.sharing.spending import Spending
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.spec.loading.loader import LoadedSpec
 

@@ -9,8 +9,8 @@ import pytest
 from support.check_types import TYPES
 
 from keystone_action.plan import Selection, plan
-from keystone_action.runner.concurrency import Company, company
 from keystone_action.runner.options import RunOptions
+from keystone_action.runner.sharing.concurrency import Company, company
 from keystone_action.spec.loading.loader import load
 
 SPEC = """version: 1

@@ -8,7 +8,7 @@ import pytest
 
 from keystone_action.errors import HarnessError
 from keystone_action.files.workspace import CopyReport, copy_again, copy_tree, snapshot
-from keystone_action.runner.first_copies import FirstCopies
+from keystone_action.runner.sharing.first_copies import FirstCopies
 
 
 @pytest.fixture

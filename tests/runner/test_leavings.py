@@ -11,8 +11,8 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from keystone_action.runner import leavings
-from keystone_action.runner.leavings import Leavings
+from keystone_action.runner.sharing import leavings
+from keystone_action.runner.sharing.leavings import Leavings
 from keystone_action.runner.under_way import CellRoots, Roots
 
 

@@ -26,7 +26,7 @@ from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.journal import Journal
 from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
-from keystone_action.runner.spending import Spending
+from keystone_action.runner.sharing.spending import Spending
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loading.loader import load

@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from keystone_action.runner.service_pool import Definition, Group, ServicePool
+from keystone_action.runner.sharing.service_pool import Definition, Group, ServicePool
 
 DEFINITION = Definition((), Path())
 
