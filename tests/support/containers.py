@@ -54,6 +54,7 @@ class ServedCell:
 
     def fixture(self, script: str) -> None:
         self.world.portal.call(self.place.run_sql, script)
+        self.seal()
 
     def query(self, sql: str) -> QueryResult:
         assert self.place.database is not None

@@ -45,8 +45,9 @@ class PostgresCell:
         return session
 
     def fixture(self, script: str) -> None:
-        """What an sql fixture of the spec does before the agent starts."""
+        """What an sql fixture of the spec does before the agent starts; then it does."""
         self.portal.call(self.place.run_sql, script)
+        self.seal()
 
     def seal(self) -> None:
         """The agent starts."""

@@ -186,10 +186,9 @@ class CellDatabase:
         self._shadows = None
 
     def run_script(self, script: str) -> None:
-        """Run statements with the owner's rights. Raises psycopg.Error."""
+        """Run statements with the owner's rights; `remember` is for when all have run. Raises psycopg.Error."""
         with self._owner_session() as session:
             session.execute(script.encode())
-        self.remember()
 
     def end_sessions(self) -> None:
         """End all sessions of the agent's, busy ones too. Raises psycopg.Error."""
@@ -202,8 +201,8 @@ class CellDatabase:
         with self._lock:
             if self._shadows is None:
                 self.restore_access()
-                self.grant_reading()
                 with self.server.admin(self.database) as admin:
+                    self.grant_reading(admin)
                     now = postgres_catalogue.shadows(admin, self.before.schemas)
                     catalogue = postgres_catalogue.look(admin)
                     self.changes = CatalogueChanges(self.before.catalogue, catalogue, self.before.schemas)
@@ -240,19 +239,18 @@ class CellDatabase:
     def _own(self) -> dict[str, Any]:
         return {"database": self.database, "roles": [self.owner, self.reader]}
 
-    def grant_reading(self) -> None:
-        """Let our reader read all that is there now. Raises psycopg.Error."""
+    def grant_reading(self, admin: psycopg.Connection[Any]) -> None:
+        """Let our reader read all that is there now. admin: in this database. Raises psycopg.Error."""
         from psycopg import sql
 
-        with self.server.admin(self.database) as admin:
-            for schema in map(sql.Identifier, _column(admin, _SCHEMAS)):
-                self._execute(
-                    admin,
-                    "GRANT USAGE ON SCHEMA {schema} TO {reader}",
-                    "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
-                    "GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {reader}",
-                    schema=schema,
-                )
+        for schema in map(sql.Identifier, _column(admin, _SCHEMAS)):
+            self._execute(
+                admin,
+                "GRANT USAGE ON SCHEMA {schema} TO {reader}",
+                "GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO {reader}",
+                "GRANT SELECT ON ALL SEQUENCES IN SCHEMA {schema} TO {reader}",
+                schema=schema,
+            )
 
     def _drop(self, admin: psycopg.Connection[Any]) -> None:
         force = " WITH (FORCE)"

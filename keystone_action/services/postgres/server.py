@@ -6,8 +6,8 @@ import os
 import secrets
 import signal
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from keystone_action.errors import ServiceError
 from keystone_action.files.removal import remove_tree
 from keystone_action.services.postgres.binaries import reachable_binaries
 from keystone_action.services.postgres.cells import PRISTINE, StateBefore
-from keystone_action.services.postgres.reader import keywords, session_options
+from keystone_action.services.postgres.reader import keywords
+from keystone_action.services.postgres.superuser import SuperuserConnections
 from keystone_action.services.postgres.writes.slots import SERVER_SETTINGS, Slots
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
@@ -78,6 +79,7 @@ class EmbeddedServer:
         self.superuser = f"keystone_{secrets.token_hex(6)}"
         self.port = 0
         self._password = secrets.token_urlsafe(32)
+        self._superusers = SuperuserConnections(partial(self.address, self.superuser, self._password))
         self._directory = directory
         self._spawner = spawner
         self._trusted_role = trusted_role
@@ -187,22 +189,9 @@ class EmbeddedServer:
         if self._watches_writes:
             self.slots = Slots(self, self.failure)
 
-    @contextmanager
-    def admin(self, database: str = MAINTENANCE) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """A connection of the superuser, each statement its own transaction. Raises psycopg.OperationalError.
-
-        An agent owns the database it may lead to: names are looked up in pg_catalog only.
-        """
-        import psycopg
-
-        settings = {"search_path": "pg_catalog", "statement_timeout": "60000", "lock_timeout": "10000"}
-        with psycopg.connect(
-            **self.address(self.superuser, self._password, database),
-            options=session_options(settings),
-            autocommit=True,
-            application_name="keystone",
-        ) as connection:
-            yield connection
+    def admin(self, database: str = MAINTENANCE) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
+        """A connection of the superuser, each statement its own transaction. Raises psycopg.OperationalError."""
+        return self._superusers.to_own(database) if database == MAINTENANCE else self._superusers.to_cell(database)
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """libpq keywords for a role of this server."""
@@ -215,6 +204,7 @@ class EmbeddedServer:
 
     async def stop(self) -> None:
         """End it at once: its data is not kept. Never raises."""
+        self._superusers.close()
         process, self._process = self._process, None
         if process is not None:
             await process.stop(_STOP_SECONDS, signal.SIGQUIT)

@@ -8,8 +8,9 @@ made in its database becomes the template of every cell's; and nobody is let in 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
@@ -18,7 +19,8 @@ from keystone_action.services.container.service import unmet_condition
 from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.databases import PostgresCredentials
 from keystone_action.services.postgres.passwords import scram_verifier
-from keystone_action.services.postgres.reader import keywords, session_options
+from keystone_action.services.postgres.reader import keywords
+from keystone_action.services.postgres.superuser import OPTIONS, SuperuserConnections
 from keystone_action.services.postgres.writes.slots import Slots
 
 if TYPE_CHECKING:
@@ -32,13 +34,6 @@ MAINTENANCE = "keystone"
 are no other databases to be made. To make one more costs as much as all else that we do to a server."""
 TEMPLATE = "keystone_template"
 _CONNECT_SECONDS = 2
-_LOOKED_UP = {
-    "search_path": "pg_catalog",
-    "statement_timeout": "60000",
-    "lock_timeout": "10000",
-    # Before version 14 servers took passwords for what our access rules don't take.
-    "password_encryption": "scram-sha-256",
-}
 # The data lives as long as the run: nothing has to survive a crash.
 _HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
@@ -60,7 +55,7 @@ class PostgresInContainer:
         self._password = secrets.token_urlsafe(32)
         self._maintenance = "template1"
         self._first: psycopg.Connection[tuple[Any, ...]] | None = None
-        self._idle: list[psycopg.Connection[tuple[Any, ...]]] = []
+        self._superusers = SuperuserConnections(partial(self.address, self._superuser, self._password))
 
     async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered over TCP (while it sets itself up, the image's server listens on a socket
@@ -109,7 +104,7 @@ class PostgresInContainer:
 
         mine = self._by_image
         keywords = {**self.address(mine.user, mine.password, mine.database), "connect_timeout": _CONNECT_SECONDS}
-        return psycopg.connect(**keywords, options=session_options(_LOOKED_UP), autocommit=True)
+        return psycopg.connect(**keywords, options=OPTIONS, autocommit=True)
 
     def _take_over(self) -> None:
         from psycopg import sql
@@ -175,44 +170,14 @@ class PostgresInContainer:
             rules.append(f"host all {quoted} all trust")
         return [*rules, "host all all all scram-sha-256"]
 
-    @contextmanager
-    def admin(self, database: str = "") -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
-        """See PostgresServer. Connections to our own database, which none is named for, are used again: to make one
-        costs as much as what it is for."""
-        connection = None if database else self._take_idle()
-        connection = connection or self._connect(database or self._maintenance)
-        try:
-            yield connection
-        except BaseException:
-            connection.close()
-            raise
-        if database:
-            connection.close()
-        else:
-            self._idle.append(connection)
-
-    def _take_idle(self) -> psycopg.Connection[tuple[Any, ...]] | None:
-        # Cells do this in threads: another one may take the last between a look and a grasp.
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
-
-    def _connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
-        import psycopg
-
-        return psycopg.connect(
-            **self.address(self._superuser, self._password, database),
-            options=session_options(_LOOKED_UP),
-            autocommit=True,
-            application_name="keystone",
-        )
+    def admin(self, database: str = "") -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
+        """See PostgresServer. Our own database is the one that none is named for."""
+        return self._superusers.to_cell(database) if database else self._superusers.to_own(self._maintenance)
 
     async def remove(self) -> None:
         """Remove the server. Never raises."""
         self._close_first()
-        while self._idle:
-            self._idle.pop().close()
+        self._superusers.close()
         await self.container.remove()
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:

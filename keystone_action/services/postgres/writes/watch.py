@@ -102,8 +102,8 @@ class WriteWatch:
                 definitions.remove(admin, self._schema, publication=self._publishes)
             looked = definitions.look(admin)
             unlogged = [one for one in looked.relations.values() if comparison.is_unlogged(one)]
-        if unlogged:
-            self.cell.grant_reading()
+            if unlogged:
+                self.cell.grant_reading(admin)
         with self._reader() if unlogged else self._admin() as session:
             tables = comparison.look_at_tables(session, comparison.is_unlogged)
         with self._admin() as admin:
@@ -145,7 +145,8 @@ class WriteWatch:
         )
         compares = any(map(unlogged.wanted, now.relations.values()))
         if compares:
-            self.cell.grant_reading()
+            with self._admin() as admin:
+                self.cell.grant_reading(admin)
             with self._reader() as reader:
                 writes += _of_rows(comparison.tables_written(reader, before.unlogged, self.service))
         partitions = definitions.row_names(entries, before.definitions)

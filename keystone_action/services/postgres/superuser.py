@@ -1,0 +1,67 @@
+"""Connections of a server's superuser, which is ours. Those to our own database are used again: to make one costs as
+much as what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from keystone_action.services.postgres.reader import session_options
+
+if TYPE_CHECKING:
+    import psycopg
+
+_LOOKED_UP = {
+    # An agent owns the database that a connection may lead to.
+    "search_path": "pg_catalog",
+    "statement_timeout": "60000",
+    "lock_timeout": "10000",
+    # Before version 14 servers took passwords for what our access rules don't take.
+    "password_encryption": "scram-sha-256",
+}
+OPTIONS = session_options(_LOOKED_UP)
+"""Of a superuser's connections: names are looked up in pg_catalog only."""
+
+
+@dataclass
+class SuperuserConnections:
+    """address: libpq keywords for the superuser in the database of that name. Used by several threads."""
+
+    address: Callable[[str], dict[str, Any]]
+    _idle: list[psycopg.Connection[tuple[Any, ...]]] = field(default_factory=list)
+
+    @contextmanager
+    def to_own(self, database: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """To our own database, which all cells share. Raises psycopg.OperationalError."""
+        connection = self._take_idle() or self._connect(database)
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+
+    @contextmanager
+    def to_cell(self, database: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
+        """To a database that is not only ours: a new one each time. Raises psycopg.OperationalError."""
+        with self._connect(database) as connection:
+            yield connection
+
+    def close(self) -> None:
+        """Before the server ends."""
+        while (connection := self._take_idle()) is not None:
+            connection.close()
+
+    def _take_idle(self) -> psycopg.Connection[tuple[Any, ...]] | None:
+        # Cells do this in threads: another one may take the last between a look and a grasp.
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return None
+
+    def _connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
+        import psycopg
+
+        return psycopg.connect(**self.address(database), options=OPTIONS, autocommit=True, application_name="keystone")
