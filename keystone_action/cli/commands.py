@@ -112,21 +112,14 @@ def _copy_summary(source: Path, target: Path) -> None:
 def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Load every spec and say what it has; all errors of all files at once."""
     from keystone_action.dialects.known import DIALECTS
-    from keystone_action.gate.options import GatedOptions
     from keystone_action.report.escape import log_line
     from keystone_action.report.words import count
-    from keystone_action.runner.preflight import load_specs
+    from keystone_action.runner.specs import SpecsOfCall, load_specs
     from keystone_action.spec.loading.diagnostics import with_short_path
 
-    options = GatedOptions(
-        specs=tuple(call.specs),
-        directory=directory,
-        params=parameters(call.param),
-        dialects=DIALECTS,
-        agent=call.agent,
-    )
+    source = SpecsOfCall(tuple(call.specs), directory, parameters(call.param), DIALECTS, call.agent)
     seen: dict[str, str] = {}
-    for loaded in load_specs(options):
+    for loaded in load_specs(source):
         for warning in () if call.quiet else loaded.warnings:
             sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
         spec, path = loaded.spec, Path(loaded.path)

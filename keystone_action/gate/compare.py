@@ -27,7 +27,8 @@ from keystone_action.gate.named_files import (
 )
 from keystone_action.gate.spec_changes import ranked_differences
 from keystone_action.gate.workflow_files import workflow_changes
-from keystone_action.runner.preflight import GatedSpecs, load_paths, load_specs
+from keystone_action.runner.preflight import GatedSpecs
+from keystone_action.runner.specs import load_paths, load_specs
 from keystone_action.scoring.results import SpecChange, SpecChanges
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover

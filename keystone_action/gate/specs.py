@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from keystone_action.runner.preflight import GatedSpecs, load_specs
+from keystone_action.runner.preflight import GatedSpecs
+from keystone_action.runner.specs import load_specs
 
 if TYPE_CHECKING:
     from keystone_action.gate.options import GatedOptions

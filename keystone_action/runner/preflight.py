@@ -3,79 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import NotSupportedYet, UsageError
-from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.clones import CLONES
 from keystone_action.runner.engine import Facilities, find_facilities
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
-from keystone_action.spec.loading.discovery import discover
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loader import LoadedSpec
 from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
     from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.results import SpecChanges
-
-
-def load_specs(options: RunOptions) -> list[LoadedSpec]:
-    """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
-    paths = discover(options.specs, options.directory, options.dialects, tolerate_missing=options.tolerate_missing)
-    loaded, errors = load_paths(paths, options)
-    if errors:
-        raise SpecError.join(list(errors.values()))
-    return loaded
-
-
-def load_paths(paths: Sequence[Path], options: RunOptions) -> tuple[list[LoadedSpec], dict[Path, SpecError]]:
-    """The specs in these files, and the errors of those that have some. Raises UsageError for a bad call."""
-    types = CheckTypes()
-    loaded: list[LoadedSpec] = []
-    errors: dict[Path, SpecError] = {}
-    for path in paths:
-        try:
-            loaded.append(
-                load(
-                    path,
-                    types,
-                    given_parameters=tuple(options.params),
-                    dialects=options.dialects,
-                    agent=options.agent,
-                    clone=CLONES,
-                )
-            )
-        except SpecError as error:
-            errors[path] = error
-    return _number_ids(loaded), errors
-
-
-def _number_ids(loaded: Sequence[LoadedSpec]) -> list[LoadedSpec]:
-    """These specs; one whose id is made from a name is numbered, with a warning, when another one before it, or a spec
-    that chose its id, has that id (spec.md 5.5): results are joined on ids."""
-    taken = {one.spec.id for one in loaded if not one.id_from_name}
-    found = []
-    for one in loaded:
-        if one.id_from_name:
-            name, number = one.spec.id, 2
-            while name in taken:
-                suffix = f"-{number}"
-                name, number = one.spec.id[: 128 - len(suffix)].rstrip("-") + suffix, number + 1
-            taken.add(name)
-            found.append(one if name == one.spec.id else _rename_spec(one, name))
-        else:
-            found.append(one)
-    return found
-
-
-def _rename_spec(loaded: LoadedSpec, name: str) -> LoadedSpec:
-    message = f"another suite has the id '{loaded.spec.id}' too; this one is {name} in results"
-    warning = Diagnostic(str(loaded.path), 1, 1, message, help="give each suite a name of its own")
-    spec = loaded.spec.model_copy(update={"id": name})
-    return replace(loaded, spec=spec, warnings=(*loaded.warnings, warning))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.plan import Selection, plan
 from keystone_action.runner.options import RunOptions
-from keystone_action.runner.preflight import load_specs
+from keystone_action.runner.specs import load_specs
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.discovery import discover
 from keystone_action.spec.loading.loader import LoadedSpec, load
