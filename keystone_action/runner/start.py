@@ -23,7 +23,6 @@ from keystone_action.runner.sharing.certificates import copy_certificates
 from keystone_action.runner.sharing.concurrency import company
 from keystone_action.runner.sharing.first_copies import FirstCopies
 from keystone_action.runner.sharing.gateways import LazyGateways, provider_keys
-from keystone_action.runner.sharing.service_pool import Definition, Group, ServicePool
 from keystone_action.runner.under_way import Roots, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.expressions import leaves, references
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.sharing.containers import Containers
     from keystone_action.runner.sharing.spending import Spending
-    from keystone_action.services.http_mock.server import MockServer
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.fixtures import SecretEntry
     from keystone_action.spec.models.spec import Spec
@@ -76,11 +74,8 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
         stack.push_async_callback(run_shielded, run.containers.close)
         if options.docker_network is not None:
             await stack.enter_async_context(run.containers.networks.membership(options.docker_network))
-    starter = Starter(provider, run.containers)
-    stack.push_async_callback(run_shielded, starter.close)
-    run.service_defects = lambda: starter.defects
-    run.services = ServicePool(starter)
-    stack.push_async_callback(run_shielded, run.services.close)
+    if any(loaded.spec.services for loaded in run.specs):
+        _open_service_pool(run, provider, stack)
     run.gateways = LazyGateways()
     stack.push_async_callback(run_shielded, run.gateways.close)
     run.judge = LazyJudge(options, progress, run.spending)
@@ -110,6 +105,16 @@ def _roots(run: RunUnderWay, stack: AsyncExitStack, parent: Path | None = None) 
     else:
         stack.push_async_callback(_in_thread, roots.remove)
     return roots
+
+
+def _open_service_pool(run: RunUnderWay, provider: process.ProcessSandboxes, stack: AsyncExitStack) -> None:
+    from keystone_action.runner.sharing.service_pool import ServicePool, Starter
+
+    starter = Starter(provider, run.containers)
+    stack.push_async_callback(run_shielded, starter.close)
+    run.service_defects = lambda: starter.defects
+    run.services = ServicePool(starter)
+    stack.push_async_callback(run_shielded, run.services.close)
 
 
 def _containers(run: RunUnderWay) -> Containers | None:
@@ -159,44 +164,6 @@ class LazyJudge:
                 on_note=self._progress.note,
             )
         return self._judge
-
-
-class Starter:
-    """Starts the services of one definition, all at once. One server serves every mock of the run."""
-
-    def __init__(self, provider: process.ProcessSandboxes, containers: Containers | None) -> None:
-        self._provider = provider
-        self._containers = containers
-        self._mocks: MockServer | None = None
-
-    async def __call__(self, definition: Definition) -> Group:
-        from keystone_action.services.base import Surroundings
-        from keystone_action.services.http_mock.server import MockServer
-        from keystone_action.services.start import start_services
-
-        if self._mocks is None:
-            self._mocks = MockServer()
-            self._mocks.start()
-        host = self._containers.service_host(internal=definition.internal) if self._containers is not None else None
-        surroundings = Surroundings(
-            self._provider, definition.directory, self._mocks, host, watches_writes=definition.watches_writes
-        )
-        running = await start_services(definition.services, surroundings)
-        return Group(running, host.close if host is not None else nothing)
-
-    @property
-    def defects(self) -> tuple[str, ...]:
-        """What went wrong in the mock server itself: with any, what it recorded may be incomplete."""
-        return tuple(self._mocks.defects) if self._mocks is not None else ()
-
-    async def close(self) -> None:
-        """Stop the mock server."""
-        if self._mocks is not None:
-            await anyio.to_thread.run_sync(self._mocks.stop)
-
-
-async def nothing() -> None:
-    """For services that have nothing in common that would have to end."""
 
 
 def is_light(loaded: LoadedSpec) -> bool:

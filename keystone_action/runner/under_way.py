@@ -155,13 +155,13 @@ class RunUnderWay:
     `parts/finished_cells.py`.
 
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
-    also of the author's own scripts. containers: the engine, where there is one. gateways: those to models. versions:
-    of known agents, by spec, image and program. service_defects: what went wrong in our own mock server so far.
-    secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec id, whether its workspace is so
-    small that it is copied faster than a thread is woken. author_files: bytes of the author's files, read before the
-    first agent started. host: what scripts on the host find. kept_setups: what `setup` left in cells of the process
-    sandbox. certificates: of the host, for `setup` there. leavings: of cells that ended, on their way to be removed.
-    first_copies: of workspaces that are equal in all cells of a spec.
+    also of the author's own scripts. containers: the engine, where there is one. services: set where a spec has some.
+    gateways: those to models. versions: of known agents, by spec, image and program. service_defects: what went wrong
+    in our own mock server so far. secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec
+    id, whether its workspace is so small that it is copied faster than a thread is woken. author_files: bytes of the
+    author's files, read before the first agent started. host: what scripts on the host find. kept_setups: what `setup`
+    left in cells of the process sandbox. certificates: of the host, for `setup` there. leavings: of cells that ended,
+    on their way to be removed. first_copies: of workspaces that are equal in all cells of a spec.
     """
 
     options: RunOptions

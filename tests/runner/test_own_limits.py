@@ -144,9 +144,9 @@ def test_a_cell_that_is_cancelled_cleans_up_first() -> None:
 
 
 def test_a_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    server = EmbeddedServer.__new__(EmbeddedServer)
+    nothing_is_spawned: Any = None
+    server = EmbeddedServer("db", tmp_path, nothing_is_spawned)
     monkeypatch.setattr(EmbeddedServer, "_start", lambda _: _lost())
-    server._process, server._directory = None, tmp_path
     with pytest.raises(TimeoutError):
         anyio.run(server.start, 60.0)
 

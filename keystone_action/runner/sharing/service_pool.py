@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from keystone_action.errors import KeystoneError
 
 if TYPE_CHECKING:
+    from keystone_action.runner.sharing.containers import Containers
+    from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
     from keystone_action.services.base import RunningService
+    from keystone_action.services.http_mock.server import MockServer
     from keystone_action.spec.models.services import Service
 
 
@@ -138,3 +142,41 @@ async def _stop(group: Group) -> None:
         for service in group.services:
             tasks.start_soon(service.stop)
     await group.stop()
+
+
+class Starter:
+    """Starts the services of one definition, all at once. One server serves every mock of the run."""
+
+    def __init__(self, provider: ProcessSandboxes, containers: Containers | None) -> None:
+        self._provider = provider
+        self._containers = containers
+        self._mocks: MockServer | None = None
+
+    async def __call__(self, definition: Definition) -> Group:
+        from keystone_action.services.base import Surroundings
+        from keystone_action.services.http_mock.server import MockServer
+        from keystone_action.services.start import start_services
+
+        if self._mocks is None:
+            self._mocks = MockServer()
+            self._mocks.start()
+        host = self._containers.service_host(internal=definition.internal) if self._containers is not None else None
+        surroundings = Surroundings(
+            self._provider, definition.directory, self._mocks, host, watches_writes=definition.watches_writes
+        )
+        running = await start_services(definition.services, surroundings)
+        return Group(running, host.close if host is not None else nothing)
+
+    @property
+    def defects(self) -> tuple[str, ...]:
+        """What went wrong in the mock server itself: with any, what it recorded may be incomplete."""
+        return tuple(self._mocks.defects) if self._mocks is not None else ()
+
+    async def close(self) -> None:
+        """Stop the mock server."""
+        if self._mocks is not None:
+            await anyio.to_thread.run_sync(self._mocks.stop)
+
+
+async def nothing() -> None:
+    """For services that have nothing in common that would have to end."""
