@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -175,3 +176,12 @@ def test_a_bad_call_ends_with_2_and_runs_nothing(place: Path, words: list[str], 
     assert said in called.err
     assert (place / "first" / "results.json").read_bytes() == before
     assert not (place / ".keystone").exists()
+
+
+def test_a_folder_of_runs_names_its_newest(place: Path) -> None:
+    for number, name in enumerate(("older", "newer")):
+        shutil.copytree(place / "first", place / "runs" / name)
+        os.utime(place / "runs" / name, (number, number))
+    called = keystone("run", "--failed", "runs", directory=place)
+    assert called.code == 2
+    assert "the newest run there is `--failed runs/newer`" in called.err

@@ -52,7 +52,7 @@ def test_verbose_tells_commands_services_times_and_files(tmp_path: Path) -> None
         r"  small\.r0: service api: 127\.0\.0\.1:\d+",
         r"  small\.r0: setup \$ touch ready",
         r"  small\.r0: \$ .*sh -c 'echo working; true'",
-        r"  small\.r0: exit code 0 after \d+\.\d\d s: .*",
+        r"  small\.r0: exit code 0 after [\d.]+ s: .*",
         r"  small\.r0: \$ .*test -e ready.*",
         r"  small\.r0: agent took (?:less than )?[\d.]+ s",
         r"  small\.r0: files are in .*/out/cells/small\.r0",

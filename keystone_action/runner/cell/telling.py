@@ -54,7 +54,7 @@ class _TellingSandbox(_Telling):
         self._tell(f"$ {shown}")
         completed: Completed = await self._told.run(command, stop)
         how = "time limit" if completed.timed_out else completed.limit or f"exit code {completed.shell_code}"
-        self._tell(f"{how} after {completed.duration_s:.2f} s: {shown}")
+        self._tell(f"{how} after {_seconds(completed.duration_s)} s: {shown}")
         return completed
 
     def serve(self, command: Command) -> AbstractAsyncContextManager[RunningCommand]:
@@ -64,3 +64,7 @@ class _TellingSandbox(_Telling):
 
     def _shown(self, command: Command) -> str:
         return shown_command(shlex.join(map(self._mask, command.argv)))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g}" if seconds < 0.995 else f"{seconds:.1f}"

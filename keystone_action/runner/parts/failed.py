@@ -25,6 +25,8 @@ def read_failed(path: Path, shown: str) -> FailedCells:
         if (path / "journal.jsonl").is_file() and not (path / FILE).exists():
             hint = f"that run was killed before it wrote its results: `--resume {shown}` goes on with it"
             raise UsageError(error.message, help=hint) from None
+        if newest := _newest_run(path):
+            raise UsageError(error.message, help=f"the newest run there is `--failed {shown}/{newest}`") from None
         raise
     if run.plan is not None and not 0 <= run.plan.cells <= MAX_CELLS:
         damage = "its plan has a number of cells that no run has"
@@ -44,6 +46,12 @@ def read_failed(path: Path, shown: str) -> FailedCells:
     if not found.failed and not found.unfinished:
         raise UsageError(f"every cell passed in {shown}; nothing to run again", help="leave --failed out to run all")
     return found
+
+
+def _newest_run(folder: Path) -> str:
+    """The name of the newest run whose results are in a folder of runs; "" where there is none."""
+    runs = [file.parent for file in folder.glob(f"*/{FILE}") if file.is_file()]
+    return max(runs, key=lambda run: run.stat().st_mtime_ns).name if runs else ""
 
 
 def _shard(run: RunResult, shown: str) -> tuple[int, int]:
