@@ -18,6 +18,7 @@ from benchmarks.mock import mock
 from benchmarks.mysql_writes import mysql_writes
 from benchmarks.peers import peers
 from benchmarks.postgres_writes import postgres_writes
+from benchmarks.raw_cell import raw_cells
 from benchmarks.report import report
 from benchmarks.usage import usage
 from benchmarks.whole_runs import databases, many_cells, output
@@ -57,7 +58,7 @@ def start_up(directory: Path, rounds: int) -> list[Row]:
 def cells(directory: Path, rounds: int, concurrency: int) -> list[Row]:
     """One trivial scenario, and what each further cell costs beside a bare spawn."""
     write_start(directory)
-    things: dict[str, Callable[[], float]] = {"spawns": spawns(CELLS)}
+    things: dict[str, Callable[[], float]] = {"spawns": spawns(CELLS), "raw": raw_cells(CELLS, directory)}
     for name, replicas in (("one", 1), ("many", 1 + CELLS)):
         spec = directory / f"{name}-{concurrency}.keystone.yaml"
         spec.write_text(TRIVIAL.format(agent=IDLE, replicas=replicas, concurrency=concurrency))
@@ -69,6 +70,7 @@ def cells(directory: Path, rounds: int, concurrency: int) -> list[Row]:
     return [
         *([Row("one trivial scenario", one, "bare spawn", bare, 0.5)] if concurrency == 1 else []),
         Row(label, further, "bare spawn", bare, min(0.005, 2 * bare) if concurrency > 1 else 0.005),
+        Row(label, further, "its files and its spawn, bare", samples["raw"].median / CELLS, None),
     ]
 
 
