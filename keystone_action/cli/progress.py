@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -17,18 +16,14 @@ from keystone_action.evidence.masking import Masker
 from keystone_action.report import words
 from keystone_action.report.console import cell_line, write_line
 from keystone_action.report.escape import log_line
-from keystone_action.report.sentences.cost import money
-from keystone_action.scoring.aggregate import paid
+from keystone_action.report.so_far import Heartbeat, SoFar
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
 SILENCE = 30.0
-"""Seconds after which a log is told that the run goes on: what prints nothing looks as if it hung, and some CI systems
-end it."""
-_NAMED = 2
-"""Cells that are named while they run."""
+"""Seconds after which a log is told that the run goes on."""
 
 
 class RichProgress:
@@ -53,20 +48,14 @@ class RichProgress:
         self._file = sys.stderr if file is None else file
         self._quiet = quiet
         self._verbose = verbose
-        self._silence = silence
         self._has_bar = not quiet and self._file.isatty() and os.environ.get("TERM") not in ("dumb", "unknown")
         self._report = None if quiet or self._has_bar else report
         self.reported: set[str] = set()
-        self._total = self._done = self._before = 0
-        self._spent = 0.0
+        self._so_far = SoFar()
+        self._heartbeat = Heartbeat(lambda: self._say(self._so_far.sentence()), silence)
         self._output = Path()
-        self._began = time.monotonic()
-        self._last_line = self._began
-        self._running: dict[str, str] = {}
         self._since: dict[str, float] = {}
         self._masker = Masker(())
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
 
@@ -78,7 +67,7 @@ class RichProgress:
 
     def close(self) -> None:
         """Take the bar down; nothing is drawn from here on."""
-        self._closed.set()
+        self._heartbeat.stop()
         if self._bar is not None:
             with contextlib.suppress(OSError, ValueError):
                 self._bar.stop()
@@ -86,8 +75,8 @@ class RichProgress:
 
     def started(self, *, cells: int, finished: int, output: Path, notices: tuple[str, ...]) -> None:
         """Planning is done."""
-        self._total, self._done, self._before, self._output = cells, finished, finished, output
-        self._began = time.monotonic()
+        self._so_far.started(cells, finished)
+        self._output = output
         resumed = f", {finished:,} of them finished before" if finished else ""
         self._say(f"{words.count(cells, 'cell')}{resumed}; results go to {output}")
         for notice in notices:
@@ -95,14 +84,13 @@ class RichProgress:
         if self._has_bar:
             self._show_bar()
         elif not self._quiet:
-            threading.Thread(target=self._break_silence, daemon=True).start()
+            self._heartbeat.start()
 
     def phase(self, cell_id: str, phase: str) -> None:
         """A cell entered a phase of its life."""
         self._end_phase(cell_id)
-        with self._lock:
-            self._running[cell_id] = phase
-            self._since[cell_id] = time.monotonic()
+        self._so_far.phase(cell_id, phase)
+        self._since[cell_id] = time.monotonic()
         self._update()
 
     def detail(self, cell_id: str, message: str) -> None:
@@ -115,19 +103,17 @@ class RichProgress:
         if self._verbose:
             self._end_phase(result.id)
             self.detail(result.id, f"files are in {self._output / 'cells' / result.id}")
-        with self._lock:
-            self._running.pop(result.id, None)
-            self._since.pop(result.id, None)
-            self._done += 1
-            self._spent += paid(result)
+        self._so_far.cell(result)
+        self._since.pop(result.id, None)
         line = cell_line(spec_id, result)
         if self._report is None:
-            self._say(f"[{self._done}/{max(self._total, self._done)}] {line}")
+            done, total = self._so_far.done, self._so_far.total
+            self._say(f"[{done}/{max(total, done)}] {line}")
         else:
             with contextlib.suppress(OSError, ValueError):  # what is not written now is written, or fails, at the end
                 write_line(self._report, log_line(self._masker.text(line)))
                 self.reported.add(result.id)
-                self._last_line = time.monotonic()
+                self._heartbeat.spoke()
         self._update()
 
     def note(self, message: str) -> None:
@@ -139,9 +125,10 @@ class RichProgress:
         self._masker = Masker(values)
 
     def _end_phase(self, cell_id: str) -> None:
-        if self._verbose and cell_id in self._running:
+        phase = self._so_far.phase_of(cell_id)
+        if self._verbose and phase is not None:
             took = time.monotonic() - self._since[cell_id]
-            self.detail(cell_id, f"{self._running[cell_id]} took {words.duration(took)}")
+            self.detail(cell_id, f"{phase} took {words.duration(took)}")
 
     def _say(self, line: str) -> None:
         if self._quiet:
@@ -154,40 +141,7 @@ class RichProgress:
                 from rich.text import Text
 
                 self._bar.console.print(Text(text), soft_wrap=True)
-        self._last_line = time.monotonic()
-
-    def _break_silence(self) -> None:
-        """The thread that says at least one line in every `silence` seconds, until the run ends."""
-        wait = self._silence
-        while not self._closed.wait(wait):
-            quiet_for = time.monotonic() - self._last_line
-            if quiet_for >= self._silence:
-                self._say(self._how_far())
-                quiet_for = 0.0
-            wait = self._silence - quiet_for
-
-    def _how_far(self) -> str:
-        """`3 of 10 cells after 1 min 5 s, about 2 min left, $0.12 spent; running: a.r0: agent`"""
-        said = [f"{self._done:,} of {self._total:,} cells after {words.duration(time.monotonic() - self._began)}"]
-        said += filter(None, [self._time_left(), self._money()])
-        running = self._what_runs()
-        return ", ".join(said) + (f"; running: {running}" if running else "")
-
-    def _time_left(self) -> str:
-        """By how long the cells of this call have taken so far; empty until one is finished, and at the end."""
-        done, left = self._done - self._before, self._total - self._done
-        if done <= 0 or left <= 0:
-            return ""
-        return f"about {words.duration((time.monotonic() - self._began) / done * left)} left"
-
-    def _money(self) -> str:
-        return f"{money(self._spent)} spent" if self._spent else ""
-
-    def _what_runs(self) -> str:
-        with self._lock:
-            running = list(self._running.items())
-        more = f" and {len(running) - _NAMED} more" if len(running) > _NAMED else ""
-        return "; ".join(f"{name}: {phase}" for name, phase in running[:_NAMED]) + more
+        self._heartbeat.spoke()
 
     def _show_bar(self) -> None:
         from rich.console import Console
@@ -201,12 +155,12 @@ class RichProgress:
         if console.width >= 60:  # below that the words are worth more than the bar
             columns = [BarColumn(bar_width=20), *columns]
         self._bar = Progress(*columns, console=console, transient=True, expand=True)
-        self._task = self._bar.add_task("", total=self._total, completed=self._done)
+        self._task = self._bar.add_task("", total=self._so_far.total, completed=self._so_far.done)
         self._bar.start()
 
     def _update(self) -> None:
         if self._bar is None or self._task is None:
             return
-        said = " · ".join(filter(None, [self._time_left(), self._money(), self._what_runs()]))
+        said = " · ".join(filter(None, [self._so_far.time_left(), self._so_far.money(), self._so_far.what_runs()]))
         with contextlib.suppress(OSError, ValueError):
-            self._bar.update(self._task, completed=self._done, description=log_line(self._masker.text(said)))
+            self._bar.update(self._task, completed=self._so_far.done, description=log_line(self._masker.text(said)))
