@@ -31,6 +31,7 @@ from keystone_action.runner.sharing.spending import Spending
 from keystone_action.runner.shutdown import Stop, cancellation, only_error
 from keystone_action.runner.start import start_run
 from keystone_action.runner.under_way import RunUnderWay
+from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.scoring.aggregate import paid, with_money_of
 from keystone_action.scoring.results import CellResult, RunResult
 
@@ -57,7 +58,18 @@ async def run(
     Raises UsageError before anything runs (bad spec or call, nothing to run, results already there), HarnessError
     when the sandbox can't be made or results can't be written.
     """
-    stop = stop or Stop()
+    # It takes a second interpreter as long to start as us to read specs.
+    with process.starting_early() as early:
+        return await _run(options, find_specs, progress, stop or Stop(), early)
+
+
+async def _run(
+    options: RunOptions,
+    find_specs: Callable[[], GatedSpecs],
+    progress: Progress,
+    stop: Stop,
+    early: process.EarlyStart | None,
+) -> Ran:
     started, started_at = time.monotonic(), datetime.now(UTC)
     gated = find_specs()
     specs = gated.specs
@@ -120,7 +132,7 @@ async def run(
                     identified=identification.ready,
                     spending=spending,
                 )
-                await start_run(under_way, stack)
+                await start_run(under_way, stack, early)
                 assembly.sandbox = under_way.provider
                 if under_way.containers is not None:
                     stop.hurry.append(under_way.containers.hurry)

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.spec import Spec
 
 
-async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
+async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: process.EarlyStart | None = None) -> None:
     """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
+    early: what was begun of the process sandbox.
 
     Raises SandboxError. A secret that can't be resolved is told by the cells of its spec.
     """
@@ -65,7 +66,8 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack) -> None:
     await anyio.to_thread.run_sync(
         run.host.add_all, [one.directory for one in run.wanted if script_folders(one)], left_out
     )
-    provider = await process.start(run.roots.sandboxes, hidden=[run.directory, *_checkouts(run.specs)])
+    hidden = [run.directory, *_checkouts(run.specs)]
+    provider = await process.start(run.roots.sandboxes, hidden=hidden, early=early)
     stack.push_async_callback(run_shielded, provider.close)
     run.provider = provider
     run.masker = Masker(values)

@@ -335,3 +335,32 @@ def test_a_launcher_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(client.sys, "executable", "/no/such/python")
     with pytest.raises(SandboxError, match="could not be started"):
         asyncio.run(client.LauncherClient.start(range(0), None))
+
+
+def children() -> set[int]:
+    return {int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()}
+
+
+def test_a_launcher_that_is_not_wanted_ends_and_a_broken_one_is_told_when_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    before = children()
+    with process.starting_early():
+        (launcher,) = children() - before
+    assert not Path(f"/proc/{launcher}").exists()
+    monkeypatch.setattr(client.sys, "executable", "/no/such/python")
+    with process.starting_early() as early, pytest.raises(SandboxError, match="could not be started"):
+        asyncio.run(process.start(tmp_path / "root", early=early))
+
+
+def test_a_launcher_that_started_early_is_the_one_of_the_sandboxes(tmp_path: Path) -> None:
+    async def go() -> None:
+        before = children()
+        with process.starting_early() as early:
+            provider = await process.start(tmp_path / "root", early=early)
+        try:
+            assert provider.launcher.pid in children() - before
+        finally:
+            await provider.close()
+
+    asyncio.run(go())

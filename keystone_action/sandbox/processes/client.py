@@ -115,37 +115,7 @@ class LauncherClient:
     async def start(cls, users: range, remove: Path | None) -> LauncherClient:
         """Start it. users: the numbers that sandboxes may run as. remove: a directory that it removes when all is
         over. Raises SandboxError."""
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        package_parent = Path(__file__).parents[3]
-        command = [
-            sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []),
-            "-c", _BOOT, str(package_parent),
-            str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
-        ]  # fmt: skip
-        with _errors_of_launcher() as errors:
-            try:
-                process = subprocess.Popen(  # noqa: ASYNC220 - vfork: over in a millisecond
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=errors,
-                    env={},
-                    cwd="/",
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except OSError as error:
-                ours.close()
-                code = error.errno or 0
-                why = process_cap.sentence(code) if code in process_cap.OUT_OF_SOMETHING else str(error)
-                raise SandboxError(f"the sandbox's launcher could not be started: {why}") from error
-            finally:
-                theirs.close()
-            greeting, why_not = await _greeting(ours, process, errors)
-        if why_not:
-            ours.close()
-            raise SandboxError(f"the sandbox's launcher {why_not}", help=f"does `{sys.executable} -I -S -c pass` work?")
-        return cls(process, ours, greeting)
+        return await Launching(users, remove).ready()
 
     @property
     def pid(self) -> int:
@@ -203,6 +173,69 @@ class LauncherClient:
             self._process.wait()
 
 
+class Launching:
+    """A launcher that was started, and is either waited for (`ready`) or not wanted (`end`)."""
+
+    def __init__(self, users: range, remove: Path | None) -> None:
+        self._problem: SandboxError | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._errors = _errors_of_launcher()
+        package_parent = Path(__file__).parents[3]
+        command = [
+            sys.executable, "-I", "-S", *(["-B"] if sys.dont_write_bytecode else []),
+            "-c", _BOOT, str(package_parent),
+            str(theirs.fileno()), str(users.start), str(len(users)), str(remove or ""),
+        ]  # fmt: skip
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self._errors,
+                env={},
+                cwd="/",
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+        except OSError as error:
+            code = error.errno or 0
+            why = process_cap.sentence(code) if code in process_cap.OUT_OF_SOMETHING else str(error)
+            self._problem = SandboxError(f"the sandbox's launcher could not be started: {why}")
+            self._problem.__cause__ = error
+        finally:
+            theirs.close()
+
+    async def ready(self) -> LauncherClient:
+        """Wait for it. Raises SandboxError."""
+        greeting: dict[str, Any] = {}
+        if self._process is not None:
+            try:
+                greeting, why_not = await _greeting(self._ours, self._process, self._errors)
+            except BaseException:
+                self.end()
+                raise
+            if why_not:
+                advice = f"does `{sys.executable} -I -S -c pass` work?"
+                self._problem = SandboxError(f"the sandbox's launcher {why_not}", help=advice)
+        if self._process is None or self._problem is not None:
+            self.end()
+            raise self._problem or SandboxError("the sandbox's launcher is gone")
+        process, self._process = self._process, None
+        self._errors.close()
+        return LauncherClient(process, self._ours, greeting)
+
+    def end(self) -> None:
+        """End it, unless it was waited for. Never raises."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        if not self._errors.closed:
+            self._errors.close()
+            self._ours.close()
+
+
 async def _greeting(
     ours: socket.socket, process: subprocess.Popen[bytes], errors: IO[bytes]
 ) -> tuple[dict[str, Any], str]:
@@ -212,8 +245,6 @@ async def _greeting(
         async with asyncio.timeout(_START_TIMEOUT):
             data = await asyncio.get_running_loop().sock_recv(ours, _GREETING_SIZE)
     except TimeoutError:
-        process.kill()
-        process.wait()
         return {}, f"did not start within {_START_TIMEOUT:.0f} s"
     if not data:
         code = process.wait()

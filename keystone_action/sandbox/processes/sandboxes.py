@@ -17,6 +17,8 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.command import Limits
@@ -28,7 +30,7 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.own_python import OwnPython, own_python
 from keystone_action.sandbox.processes import host, policy, system_v
-from keystone_action.sandbox.processes.client import LauncherClient, hide_memory
+from keystone_action.sandbox.processes.client import LauncherClient, Launching, hide_memory
 from keystone_action.sandbox.processes.sandbox import ProcessSandbox
 from keystone_action.sandbox.processes.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind
@@ -44,19 +46,44 @@ def explain_unenforced(limits: Limits) -> tuple[str, ...]:
     return (f"resources.cpu: {limits.cpu:g} is not enforced: a process sandbox can't limit processor time",)
 
 
+@dataclass(frozen=True, slots=True)
+class EarlyStart:
+    """What `start` would begin with."""
+
+    users: Users | None
+    launching: Launching
+
+
+@contextmanager
+def starting_early() -> Iterator[EarlyStart | None]:
+    """The launcher gets ready while its caller does something else; it ends here if no `start` has taken it. None
+    where there is no process sandbox."""
+    if sys.platform != "linux":
+        yield None
+        return
+    users = Users() if os.geteuid() == 0 else None
+    launching = Launching(users.numbers if users else range(0), None)
+    try:
+        yield EarlyStart(users, launching)
+    finally:
+        launching.end()
+
+
 async def start(
     root: Path | None = None,
     *,
     uid_isolation: bool | None = None,
     landlock: bool | None = None,
     hidden: Sequence[Path] = (),
+    early: EarlyStart | None = None,
 ) -> ProcessSandboxes:
     """Start the sandboxes of a run.
 
     root: where HOME and TMPDIR of the sandboxes go; None makes (and in the end removes) a directory of its own. It
     is made passable, not listable, for everyone. uid_isolation, landlock: None takes what this machine has, True
     insists, False does without. hidden: directories that must stay unreadable even where they lie inside the system's
-    (a checkout in /opt); the current directory and GITHUB_WORKSPACE always are.
+    (a checkout in /opt); the current directory and GITHUB_WORKSPACE always are. early: what was begun already, by a
+    caller who names a root and takes the isolation that this machine has.
     Raises SandboxError.
     """
     if sys.platform != "linux":
@@ -66,10 +93,13 @@ async def start(
     place.mkdir(parents=True, exist_ok=True)
     place = place.resolve()
     place.chmod(0o711)
-    users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
-    numbers = users.numbers if users else range(0)
     try:
-        launcher = await LauncherClient.start(numbers, place if own_root else None)
+        if early is not None:
+            users = early.users
+            launcher = await early.launching.ready()
+        else:
+            users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
+            launcher = await LauncherClient.start(users.numbers if users else range(0), place if own_root else None)
     except SandboxError:
         if own_root:
             remove_tree(place)
