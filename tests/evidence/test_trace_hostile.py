@@ -176,6 +176,7 @@ class Endless(io.RawIOBase):
         return len(data)
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_are_read_in_bounded_memory():
     result = json.dumps(event("tool_result", tool_call_id="1", status="ok", output="z" * 50_000)).encode() + b"\n"
     said = json.dumps(event("message", role="assistant", text="w" * 50_000)).encode() + b"\n"

@@ -274,6 +274,7 @@ def test_an_answer_that_is_too_long_to_be_read_is_cut(monkeypatch):
             assert exchange.unreadable
 
 
+@pytest.mark.slow
 def test_a_hundred_megabytes_of_events_pass_in_bounded_memory():
     piece = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 50_000}}
     call = [

@@ -234,6 +234,7 @@ def test_what_nobody_fetches_passes(request_):
         assert one.ask(path, body).status_code == 200
 
 
+@pytest.mark.slow
 def test_a_request_of_too_many_parts_is_refused_where_tools_of_the_provider_are_denied():
     path, body = anthropic_with(*[{"a": {}}] * 300_000)
     with world(deny_tools_of_provider=True) as one:
@@ -330,6 +331,7 @@ def test_a_head_without_end_is_not_kept(head):
         assert eventually(lambda: one.ask("/", method="GET").status_code == 200)
 
 
+@pytest.mark.waits
 def test_another_protocol_after_an_upgrade_is_not_spoken():
     upgrade = ("upgrade: websocket", "connection: upgrade", "sec-websocket-key: x", "sec-websocket-version: 13")
     with world() as one:

@@ -118,6 +118,7 @@ def test_an_answer_that_never_began_is_estimated_too():
 
 
 @pytest.mark.parametrize("pieces", [0, 2])
+@pytest.mark.waits
 def test_a_provider_that_said_nothing_until_the_client_left_is_at_fault(pieces, monkeypatch):
     monkeypatch.setattr(application, "SILENCE_SECONDS", 0.5)
     says = stream(*STREAM, before=Gate(pieces)) if pieces else Says(raw=True, before=Gate())
@@ -131,6 +132,7 @@ def test_a_provider_that_said_nothing_until_the_client_left_is_at_fault(pieces, 
         assert one.ledger.answered is bool(pieces)
 
 
+@pytest.mark.waits
 def test_a_client_that_left_early_or_was_answered_after_all_blames_nobody(monkeypatch):
     monkeypatch.setattr(application, "SILENCE_SECONDS", 0.5)
     gate = Gate()
@@ -208,6 +210,7 @@ def test_when_the_whole_server_stops_the_ledger_is_closed_as_well():
         assert one.ledger.spent.tokens.uncached == 10
 
 
+@pytest.mark.slow
 def test_two_hundred_streams_at_once_are_answered_thirty_two_at_a_time():
     assert AT_ONCE == 32
     gate = Gate(1)
@@ -257,6 +260,7 @@ def test_more_connections_than_there_are_slots_for_wait_their_turn():
         assert one.ask().status_code == 200
 
 
+@pytest.mark.waits
 def test_pipelined_requests_are_answered_in_turn():
     body = json.dumps(ASK).encode()
     head = f"POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: {WORTHLESS}\r\ncontent-length: {len(body)}\r\n\r\n"

@@ -128,6 +128,7 @@ def test_more_files_or_bytes_than_agreed_are_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["fits"]
 
 
+@pytest.mark.slow
 def test_a_bomb_is_refused_by_what_it_says(tmp_path):
     refused(archive(("bomb", b"\0" * 300 * 1024 * 1024)), tmp_path, "holds more than 268435456 bytes")
 

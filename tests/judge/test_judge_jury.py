@@ -79,6 +79,7 @@ def test_what_a_cache_held_is_counted_once(model: str, read: int, written: int, 
     assert usage.cost_usd == pytest.approx(cost)
 
 
+@pytest.mark.waits
 def test_no_more_questions_at_once_than_allowed() -> None:
     open_now, most = 0, 0
     lock, together = Lock(), Barrier(QUESTIONS)
@@ -99,6 +100,7 @@ def test_no_more_questions_at_once_than_allowed() -> None:
     assert len(server.requests) == 2 * QUESTIONS
 
 
+@pytest.mark.waits
 def test_one_judge_serves_many_judgements_at_once() -> None:
     def reply(received: Received) -> Reply:
         number = int(received.prompt.split("work number ")[1].split("\n")[0])

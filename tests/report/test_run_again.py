@@ -56,6 +56,7 @@ def failed(called: Called) -> set[str]:
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_the_command_runs_what_did_not_pass(name: str, tmp_path: Path) -> None:
     spec, words, cells = CASES[name]
     (tmp_path / "it's a spec.yaml").write_text(json.dumps(spec))

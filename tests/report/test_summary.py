@@ -150,6 +150,7 @@ def test_a_summary_above_the_limit_drops_the_passes_then_cuts() -> None:
     assert_harmless(short)
 
 
+@pytest.mark.slow
 def test_ten_thousand_failures_fit_into_a_job_summary() -> None:
     assert len(render_summary(many_failures(10_000, "boom " * 400)).encode()) <= 1_048_576
 

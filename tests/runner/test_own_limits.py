@@ -110,6 +110,7 @@ async def _stubborn() -> str:
 _END = 0.0
 
 
+@pytest.mark.waits
 def test_a_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     assert anyio.run(within, 60.0, _returned) == "there"
     with pytest.raises(TimeoutError):

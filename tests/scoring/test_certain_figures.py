@@ -213,6 +213,7 @@ def many_cells(count: int, replicas: int) -> SpecResult:
 
 
 @pytest.mark.parametrize("replicas", [1, 100, 10_000])
+@pytest.mark.slow
 def test_of_ten_thousand_cells_no_more_than_a_hundred_units_are_drawn(replicas: int) -> None:
     found = many_cells(10_000, replicas)
     again = with_certainty(decide_spec(found, found.cells))

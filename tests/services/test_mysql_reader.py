@@ -96,6 +96,7 @@ def test_a_wrong_password_is_no_fault_of_the_agents(reader: MysqlReader) -> None
     assert not refused.value.by_agent
 
 
+@pytest.mark.waits
 def test_a_server_that_says_nothing_is_no_query_at_its_limit() -> None:
     """The connection's own time-out is not the query's limit: no query had begun."""
     with socket.create_server(("127.0.0.1", 0)) as listener:

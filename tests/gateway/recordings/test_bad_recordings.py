@@ -159,6 +159,7 @@ def test_a_large_file_is_refused_unread(path: Path) -> None:
         read_recording(path)
 
 
+@pytest.mark.slow
 def test_few_bytes_are_not_made_into_many(path: Path) -> None:
     """Each line may continue the whole conversation before it."""
     lines = written(path, entry(0, request={"messages": [{}] * 200_000}))

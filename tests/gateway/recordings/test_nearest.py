@@ -101,6 +101,7 @@ def test_without_entries_there_is_none() -> None:
     assert difference(request(), []) == "the recording holds no request"
 
 
+@pytest.mark.slow
 def test_large_requests_make_a_short_sentence() -> None:
     big = [{"role": "user", "content": [{"type": "text", "text": "x" * 1_000}]} for _ in range(200)]
     entries = []

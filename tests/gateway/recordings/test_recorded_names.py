@@ -90,6 +90,7 @@ def json_values() -> st.SearchStrategy[Any]:
 
 @given(json_values())
 @settings(max_examples=500, deadline=None)
+@pytest.mark.slow
 def test_every_value_is_found_again_in_the_run_that_it_was_recorded_in(value: Any) -> None:
     names = names_here()
     found = names.filled(names.named(value))
@@ -293,6 +294,7 @@ def test_an_answer_nested_without_end_is_refused() -> None:
         ids_in({"content": value})
 
 
+@pytest.mark.slow
 def test_megabytes_of_what_looks_like_names_are_read() -> None:
     names = names_here()
     for text in ("toolu_" * 300_000, "/tmp/keystone-1a2b" * 100_000, "{" * 1_000_000, "4711 " * 300_000):

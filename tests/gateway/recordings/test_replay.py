@@ -291,6 +291,7 @@ def test_after_a_problem_no_provider_is_asked_and_paid_any_more() -> None:
         assert one.world.spent == [True]
 
 
+@pytest.mark.slow
 def test_what_requests_hold_in_our_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert request_key.KEPT_LIMIT == 128 << 20
     monkeypatch.setattr(request_key, "KEPT_LIMIT", 10_000)

@@ -305,6 +305,7 @@ def test_every_request_has_one_key(body: dict[str, Any]) -> None:
     assert keys.key_of("a", "m", first) == keys.key_of("a", "m", first) == key_of("a", "m", first)
 
 
+@pytest.mark.slow
 def test_megabytes_of_what_looks_like_times_are_read() -> None:
     texts = ["x7 " * 300_000, "12:34:5" * 150_000, "{" * 300_000, "7" * 1_000_000, "toolu_" * 200_000]
     assert len(key(anthropic([{"type": "text", "text": text} for text in texts]))) == KEY_LENGTH
