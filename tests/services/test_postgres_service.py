@@ -7,7 +7,9 @@ import secrets
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -340,6 +342,39 @@ def kill(portal: BlockingPortal, service: EmbeddedPostgres) -> int:
     os.kill(server.pid, signal.SIGKILL)
     portal.call(server.wait)
     return server.pid
+
+
+def test_a_backend_that_was_killed_costs_no_cell_its_verdict(own_server: PostgresForTests) -> None:
+    """The server ends all sessions then, idle ones of ours too, and goes on."""
+    greedy, other = own_server.attach(), own_server.attach()
+    server = own_server.service._server
+    with ExitStack() as at_once:
+        for _ in range(3):
+            at_once.enter_context(server.admin())
+    row = greedy.agent().execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    os.kill(row[0], signal.SIGKILL)
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            psycopg.connect(other.place.for_agent.url).close()
+            break
+        except psycopg.OperationalError:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    for cell in (other, greedy, own_server.attach()):
+        cell.place.settle()
+
+
+def test_a_connection_in_a_transaction_is_not_used_again(own_server: PostgresForTests) -> None:
+    server = own_server.service._server
+    with server.admin() as left:
+        left.execute("BEGIN")
+    with server.admin() as taken:
+        assert taken is not left
+        assert left.closed
+    with server.admin() as again:
+        assert again is taken
 
 
 def test_a_server_that_died_is_started_again_for_the_next_cell(

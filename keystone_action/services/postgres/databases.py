@@ -90,7 +90,7 @@ class PostgresPlace(Place):
 
     async def seal(self) -> None:
         """See Place. For when setup has changed the database."""
-        await self._run("went away", self.cell.remember)
+        await self._run("can't be looked at after its fixtures and setup", self.cell.remember)
         if self._watch is not None:
             await self._run("can't be watched", self._watch.begin)
 

@@ -1,10 +1,11 @@
 """Connections of a server's superuser, which is ours. Those to our own database are used again: to make one costs as
-much as what it is for."""
+much as what it is for. They keep what `SET` changed, so it is not for them."""
 
 from __future__ import annotations
 
+import select
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,8 @@ _LOOKED_UP = {
 }
 OPTIONS = session_options(_LOOKED_UP)
 """Of a superuser's connections: names are looked up in pg_catalog only."""
+_MOST_IDLE = 4
+"""An agent that takes all connections there are must leave us those that the server keeps for superusers."""
 
 
 @dataclass
@@ -41,7 +44,10 @@ class SuperuserConnections:
         except BaseException:
             connection.close()
             raise
-        self._idle.append(connection)
+        if len(self._idle) < _MOST_IDLE and _is_as_new(connection):
+            self._idle.append(connection)
+        else:
+            connection.close()
 
     @contextmanager
     def to_cell(self, database: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
@@ -56,12 +62,25 @@ class SuperuserConnections:
 
     def _take_idle(self) -> psycopg.Connection[tuple[Any, ...]] | None:
         # Cells do this in threads: another one may take the last between a look and a grasp.
-        try:
-            return self._idle.pop()
-        except IndexError:
-            return None
+        with suppress(IndexError):
+            while not _is_as_new(connection := self._idle.pop()):
+                connection.close()
+            return connection
+        return None
 
     def _connect(self, database: str) -> psycopg.Connection[tuple[Any, ...]]:
         import psycopg
 
         return psycopg.connect(**self.address(database), options=OPTIONS, autocommit=True, application_name="keystone")
+
+
+def _is_as_new(connection: psycopg.Connection[Any]) -> bool:
+    """Whether it is open, in no transaction, and the server has not said anything since. When one backend is killed,
+    by an agent's greed for memory for one, the server ends all sessions and goes on: that is what it says then."""
+    from psycopg.pq import TransactionStatus
+
+    if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
+        return False
+    said = select.poll()
+    said.register(connection.fileno(), select.POLLIN)
+    return not said.poll(0)
