@@ -37,6 +37,7 @@ from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.sandbox.processes.client import Launching
 
 
 _SHOWN_NAMES = 50
@@ -68,7 +69,7 @@ async def _run(
     find_specs: Callable[[], GatedSpecs],
     progress: Progress,
     stop: Stop,
-    early: process.EarlyStart | None,
+    early: Launching | None,
 ) -> Ran:
     started, started_at = time.monotonic(), datetime.now(UTC)
     gated = find_specs()

@@ -33,12 +33,13 @@ if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.runner.sharing.containers import Containers
     from keystone_action.runner.sharing.spending import Spending
+    from keystone_action.sandbox.processes.client import Launching
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.fixtures import SecretEntry
     from keystone_action.spec.models.spec import Spec
 
 
-async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: process.EarlyStart | None = None) -> None:
+async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | None = None) -> None:
     """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
     early: what was begun of the process sandbox.
 

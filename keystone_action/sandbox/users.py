@@ -61,23 +61,25 @@ class Lease:
         self.lock = -1
 
 
+def user_numbers() -> range:
+    """The users that sandboxes may run as."""
+    # Where user numbers are mapped (a user namespace), only those below 65,536 tend to exist.
+    first, count = _HIGH if _is_mapped(sum(_HIGH) + _HIGH[1]) else _LOW
+    return range(first, first + count)
+
+
 class Users:
     """Hands out users; knows which are taken by the machine."""
 
     def __init__(self) -> None:
-        # Where user numbers are mapped (a user namespace), only those below 65,536 tend to exist.
-        self.first, self.count = _HIGH if _is_mapped(sum(_HIGH) + _HIGH[1]) else _LOW
+        self.numbers = user_numbers()
+        self.first, self.count = self.numbers.start, len(self.numbers)
         known, (running, ended) = _known_users(), _users_of_processes()
         self._running_users = known | running
         # A process that has ended counts against its user's limit until its parent asks, which process 1 of a container
         # may never do.
         self._machine_users = self._running_users | ended
         self._next = os.getpid() * 7919 % self.count
-
-    @property
-    def numbers(self) -> range:
-        """Those that sandboxes may run as."""
-        return range(self.first, self.first + self.count)
 
     def lease(self) -> Lease:
         """A user that nobody else has, not the one given back last: its files may be around. Raises SandboxError."""

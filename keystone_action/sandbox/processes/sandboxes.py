@@ -18,7 +18,6 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.command import Limits
@@ -33,7 +32,7 @@ from keystone_action.sandbox.processes import host, policy, system_v
 from keystone_action.sandbox.processes.client import LauncherClient, Launching, hide_memory
 from keystone_action.sandbox.processes.sandbox import ProcessSandbox
 from keystone_action.sandbox.processes.service_process import ServiceProcess
-from keystone_action.sandbox.users import Lease, Users, remove_left_behind
+from keystone_action.sandbox.users import Lease, Users, remove_left_behind, user_numbers
 
 _FEW = 32
 """Entries of a tree whose owner is changed without a thread."""
@@ -46,25 +45,16 @@ def explain_unenforced(limits: Limits) -> tuple[str, ...]:
     return (f"resources.cpu: {limits.cpu:g} is not enforced: a process sandbox can't limit processor time",)
 
 
-@dataclass(frozen=True, slots=True)
-class EarlyStart:
-    """What `start` would begin with."""
-
-    users: Users | None
-    launching: Launching
-
-
 @contextmanager
-def starting_early() -> Iterator[EarlyStart | None]:
+def starting_early() -> Iterator[Launching | None]:
     """The launcher gets ready while its caller does something else; it ends here if no `start` has taken it. None
     where there is no process sandbox."""
     if sys.platform != "linux":
         yield None
         return
-    users = Users() if os.geteuid() == 0 else None
-    launching = Launching(users.numbers if users else range(0), None)
+    launching = Launching(user_numbers() if os.geteuid() == 0 else range(0), None)
     try:
-        yield EarlyStart(users, launching)
+        yield launching
     finally:
         launching.end()
 
@@ -75,7 +65,7 @@ async def start(
     uid_isolation: bool | None = None,
     landlock: bool | None = None,
     hidden: Sequence[Path] = (),
-    early: EarlyStart | None = None,
+    early: Launching | None = None,
 ) -> ProcessSandboxes:
     """Start the sandboxes of a run.
 
@@ -93,13 +83,10 @@ async def start(
     place.mkdir(parents=True, exist_ok=True)
     place = place.resolve()
     place.chmod(0o711)
+    users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
+    launching = early or Launching(users.numbers if users else range(0), place if own_root else None)
     try:
-        if early is not None:
-            users = early.users
-            launcher = await early.launching.ready()
-        else:
-            users = Users() if os.geteuid() == 0 and uid_isolation is not False else None
-            launcher = await LauncherClient.start(users.numbers if users else range(0), place if own_root else None)
+        launcher = await launching.ready()
     except SandboxError:
         if own_root:
             remove_tree(place)
