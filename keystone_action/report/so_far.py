@@ -3,6 +3,7 @@ hung, and some CI systems end it."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from keystone_action.scoring.results import CellResult
 
 _NAMED = 2
 """Cells that are named while they run."""
+_STOP_SECONDS = 1.0
 
 
 class SoFar:
@@ -80,25 +82,31 @@ class Heartbeat:
         self._say, self._silence = say, silence
         self._last = time.monotonic()
         self._stopped = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Begin; where the system gives us no further thread, nothing is said."""
         self._last = time.monotonic()
-        threading.Thread(target=self._beat, name="keystone-heartbeat", daemon=True).start()
+        thread = threading.Thread(target=self._beat, name="keystone-heartbeat", daemon=True)
+        with contextlib.suppress(RuntimeError):
+            thread.start()
+            self._thread = thread
 
     def spoke(self) -> None:
         """Something was said."""
         self._last = time.monotonic()
 
     def stop(self) -> None:
-        """Say nothing from here on."""
+        """Say nothing from here on. What is being said is waited for, unless it hangs."""
         self._stopped.set()
+        if self._thread is not None:
+            self._thread.join(_STOP_SECONDS)
 
     def _beat(self) -> None:
         wait = self._silence
         while not self._stopped.wait(wait):
             quiet_for = time.monotonic() - self._last
-            if quiet_for >= self._silence:
+            if quiet_for >= self._silence and not self._stopped.is_set():
                 self._say()
                 self._last, quiet_for = time.monotonic(), 0.0
             wait = self._silence - quiet_for

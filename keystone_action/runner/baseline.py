@@ -40,7 +40,17 @@ def read_results(path: Path, what: str) -> RunResult:
 
 
 def _file_at(path: Path) -> Path:
-    return path / FILE if path.is_dir() and not path.is_symlink() else path
+    try:
+        return path / FILE if path.is_dir() and not path.is_symlink() else path
+    except OSError:  # a folder that is closed to us, or a name that is too long: reading it says so
+        return path
+
+
+def _is_link(path: Path) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError:
+        return False
 
 
 def _document(path: Path, what: str) -> dict[str, object]:
@@ -51,7 +61,7 @@ def _document(path: Path, what: str) -> dict[str, object]:
     except FileNotFoundError:
         raise UsageError(f"there is no {what} {path}", help=_HELP) from None
     except OSError as error:
-        why = "it is a link, which is not followed" if path.is_symlink() else error.strerror
+        why = "it is a link, which is not followed" if _is_link(path) else error.strerror
         raise UsageError(f"the {what} {path} can't be read: {why}", help=_HELP) from None
     try:
         document = json.loads(content)

@@ -185,3 +185,9 @@ def test_a_folder_of_runs_names_its_newest(place: Path) -> None:
     called = keystone("run", "--failed", "runs", directory=place)
     assert called.code == 2
     assert "the newest run there is `--failed runs/newer`" in called.err
+
+
+def test_a_name_that_no_folder_can_have_is_a_bad_call(place: Path) -> None:
+    called = keystone("run", "--failed", "x" * 300, directory=place)
+    assert called.code == 2
+    assert "File name too long" in called.err

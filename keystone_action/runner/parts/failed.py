@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from keystone_action.errors import KeystoneError, UsageError
@@ -22,11 +23,12 @@ def read_failed(path: Path, shown: str) -> FailedCells:
     try:
         run = read_results(path, "results file")
     except UsageError as error:
-        if (path / "journal.jsonl").is_file() and not (path / FILE).exists():
+        if _was_killed(path):
             hint = f"that run was killed before it wrote its results: `--resume {shown}` goes on with it"
             raise UsageError(error.message, help=hint) from None
         if newest := _newest_run(path):
-            raise UsageError(error.message, help=f"the newest run there is `--failed {shown}/{newest}`") from None
+            named = shlex.quote(f"{shown}/{newest}")
+            raise UsageError(error.message, help=f"the newest run there is `--failed {named}`") from None
         raise
     if run.plan is not None and not 0 <= run.plan.cells <= MAX_CELLS:
         damage = "its plan has a number of cells that no run has"
@@ -48,10 +50,20 @@ def read_failed(path: Path, shown: str) -> FailedCells:
     return found
 
 
+def _was_killed(folder: Path) -> bool:
+    try:
+        return (folder / "journal.jsonl").is_file() and not (folder / FILE).exists()
+    except OSError:
+        return False
+
+
 def _newest_run(folder: Path) -> str:
     """The name of the newest run whose results are in a folder of runs; "" where there is none."""
-    runs = [file.parent for file in folder.glob(f"*/{FILE}") if file.is_file()]
-    return max(runs, key=lambda run: run.stat().st_mtime_ns).name if runs else ""
+    try:
+        runs = [file.parent for file in folder.glob(f"*/{FILE}") if file.is_file()]
+        return max(runs, key=lambda run: run.stat().st_mtime_ns).name if runs else ""
+    except OSError:  # it is advice: what can't be looked at is left out of it
+        return ""
 
 
 def _shard(run: RunResult, shown: str) -> tuple[int, int]:
