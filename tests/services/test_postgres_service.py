@@ -414,3 +414,14 @@ def test_no_shared_memory_stays_of_a_server(portal: BlockingPortal, own_server: 
 
 def _shm() -> list[str]:
     return Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
+
+
+def test_an_agent_that_takes_every_connection_leaves_half_to_other_cells(own_server: PostgresForTests) -> None:
+    greedy, other = own_server.attach(), own_server.attach()
+    for _ in range(100):
+        greedy.agent()
+    with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
+        greedy.agent()
+    assert other.agent().execute("SELECT 1").fetchone() == (1,)
+    greedy.place.settle()
+    other.place.settle()

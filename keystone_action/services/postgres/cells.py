@@ -119,9 +119,13 @@ class CellDatabase:
             if not self.unique:
                 self._drop(admin)
             plain = "NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION"
+            limit = ""
+            if self.unique:  # an agent that takes every connection would make those of other cells fail
+                most = int(_column(admin, "SHOW max_connections")[0])
+                limit = f" CONNECTION LIMIT {max(1, most // 2)}"
             self._execute(
                 admin,
-                f"CREATE ROLE {{owner}} LOGIN {plain} NOBYPASSRLS PASSWORD {{password}}",
+                f"CREATE ROLE {{owner}} LOGIN {plain} NOBYPASSRLS{limit} PASSWORD {{password}}",
                 # Row security that the agent sets up must not hide rows from checks.
                 f"CREATE ROLE {{reader}} LOGIN {plain} BYPASSRLS PASSWORD {{reader_password}}",
             )
