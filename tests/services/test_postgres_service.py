@@ -416,6 +416,7 @@ def _shm() -> list[str]:
     return Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
 
 
+@pytest.mark.slow
 def test_an_agent_that_takes_every_connection_leaves_half_to_other_cells(own_server: PostgresForTests) -> None:
     greedy, other = own_server.attach(), own_server.attach()
     for _ in range(100):
