@@ -141,7 +141,7 @@ def _on_signal(number: int, _frame: Any) -> None:
         _state.arrived = time.monotonic()
         _state.name = signal.Signals(number).name
         if _state.phase == "leave":
-            _say(_WORD)
+            say(_WORD)
             os._exit(EXIT_CANCELLED)
         if _state.ours:
             # Not `threading`: the main thread may hold one of its locks just now.
@@ -155,12 +155,12 @@ def _on_signal(number: int, _frame: Any) -> None:
 
 def _exit_later() -> None:
     time.sleep(_EXIT_SECONDS)
-    _say(_NOT_IN_TIME)
+    say(_NOT_IN_TIME)
     os._exit(EXIT_CANCELLED)
 
 
-def _say(sentence: bytes) -> None:
-    """On stderr, if that takes it just now."""
+def say(sentence: bytes) -> None:
+    """On stderr, if that takes it just now; takes no lock, which a thread that hangs might hold."""
     with contextlib.suppress(OSError):
         poll = select.poll()
         poll.register(2, select.POLLOUT)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from keystone_action import signals
 from keystone_action.errors import UsageError
 from keystone_action.files.git.committed import refuse_committed_link
 from keystone_action.files.run_lock import new_run_id
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _SHOWN_NAMES = 50
+_ABANDONED = "the run did not end in time: `keystone clean --run {}` removes what it may have left on the Docker engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,11 @@ async def _run(
 
     def so_far() -> Ran:
         result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
-        return Ran(replace(result, notices=(*result.notices, *left_out)), directory)
+        notices = [*result.notices, *left_out]
+        if stop.abandoned and facilities.client is not None:
+            notices.append(_ABANDONED.format(run_id))
+            signals.say(f"keystone: {notices[-1]}\n".encode())
+        return Ran(replace(result, notices=tuple(notices)), directory)
 
     try:
         with stop.stoppable():

@@ -131,7 +131,10 @@ def hanging(job: ActionJob, sleeps: Sleeps, registry: Registry, image: Callable[
 
 
 @pytest.mark.parametrize("phases", [PHASES[:3], PHASES[3:]], ids="-".join)
-def test_a_cancelled_job(job: ActionJob, hanging: Hanging, sleeps: Sleeps, phases: Collection[str]) -> None:
+def test_a_cancelled_job(
+    job: ActionJob, hanging: Hanging, sleeps: Sleeps, patient_image: str, phases: Collection[str]
+) -> None:
+    job.image = patient_image
     ended = hanging(phases).cancel()
     assert (ended.exit_code, ended.rejected) == (130, []), ended.raw_log
     assert ended.outputs["verdict"] == "error"
@@ -145,8 +148,10 @@ def test_a_cancelled_job(job: ActionJob, hanging: Hanging, sleeps: Sleeps, phase
 def test_a_stopped_container(job: ActionJob, hanging: Hanging, sleeps: Sleeps) -> None:
     ended = hanging(("services", "agent")).terminate()
     assert (ended.exit_code, ended.rejected) == (130, []), ended.raw_log
-    assert running(sleeps) == set()
-    assert job.left() == []
+    # Its seconds may not be enough for a busy engine: then it says so, and the end of the job removes the rest.
+    assert job.left() == [] or "`keystone clean --run" in ended.raw_log, ended.raw_log
+    assert job.post().exit_code == 0
+    assert (running(sleeps), job.left()) == (set(), [])
 
 
 def test_a_killed_container_is_swept_at_the_end_of_the_job_and_nobody_else(

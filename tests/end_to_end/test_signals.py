@@ -11,17 +11,20 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import ENVIRONMENT, spec
+from support.command_line import ENVIRONMENT, keystone, spec
+from support.docker_engine import Engine
 from support.driver import write_driver
+from support.images import PYTHON
 from support.process_world import eventually, runs
 
 from keystone_action import signals
+from keystone_action.engine.sweep import find_leftovers
 
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
 WATCHED = "{file_changes: true}"
@@ -162,6 +165,23 @@ def test_a_loop_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any
     code, err = run.end()
     assert code == 130, err
     assert run.verdicts == ["pass"]
+
+
+@pytest.mark.docker
+def test_a_run_that_hangs_says_how_to_remove_what_it_left_on_the_engine(
+    driven: Any, image: Callable[[str], str], engine: Engine
+) -> None:
+    text = spec() + f"base: {image(PYTHON)}\nservices: [{{name: db, image: {PYTHON}, command: sleep 900}}]\n"
+    run = driven(f"{SOON}at('runner.cell.cell', 'compare_entries', hang)", text)
+    run.until("compare_entries")
+    run.process.send_signal(signal.SIGTERM)
+    code, err = run.end()
+    run_id = run.document["run_id"]
+    assert find_leftovers(engine, run_id), "else there is nothing to say"
+    said = f"`keystone clean --run {run_id}` removes what it may have left on the Docker engine"
+    assert (code, said in err, said in json.dumps(run.document["notices"])) == (130, True, True), err
+    cleaned = keystone("clean", "--run", run_id, directory=run.directory)
+    assert (cleaned.code, find_leftovers(engine, run_id)) == (0, []), cleaned.err
 
 
 def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -> None:

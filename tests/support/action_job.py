@@ -44,7 +44,8 @@ RUNNER_USER = 4321
 
 
 class ActionJob:
-    """One job. network: that of its `services:`, once there are some. inputs and env: of the step."""
+    """One job. image: the action's. network: that of its `services:`, once there are some. inputs and env: of the
+    step."""
 
     def __init__(self, root: Path, image: str, watch: EngineWatch, engine: DockerClient) -> None:
         self.runner = FakeRunner(root, owner=RUNNER_USER if os.geteuid() == 0 else None)
@@ -52,7 +53,7 @@ class ActionJob:
         self.network = ""
         self.inputs: dict[str, str] = {}
         self.env: dict[str, str] = {}
-        self._image = image
+        self.image = image
         self._watch = watch
         self._before: set[str] = set()
         self._steps: list[ContainerStep] = []
@@ -84,7 +85,7 @@ class ActionJob:
         """The step, running."""
         self.runner.own()
         self._before = self.runner.entries()
-        step = self.runner.start_container(self._image, self.inputs, env=self.env, socket=socket, network=self.network)
+        step = self.runner.start_container(self.image, self.inputs, env=self.env, socket=socket, network=self.network)
         self._steps.append(step)
         return step
 
@@ -98,7 +99,7 @@ class ActionJob:
         self._before = self.runner.entries()
         run = ["docker", "run", "--rm", "--volume=/var/run/docker.sock:/var/run/docker.sock"]
         done = subprocess.run(
-            [*run, f"--volume={self.runner.workspace}:/data", "--workdir=/data", self._image, *words],
+            [*run, f"--volume={self.runner.workspace}:/data", "--workdir=/data", self.image, *words],
             capture_output=True,
             text=True,
             timeout=timeout,
@@ -111,7 +112,7 @@ class ActionJob:
     def post(self) -> StepResult:
         """The step's end of the job."""
         state = self.runner.saved_state()
-        return self.runner.post_step(self._image, state, self.inputs, env=self.env, network=self.network)
+        return self.runner.post_step(self.image, state, self.inputs, env=self.env, network=self.network)
 
     @property
     def runs(self) -> set[str]:

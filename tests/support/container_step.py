@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 
 from support.fake_runner import StepResult
 
-PATIENCE = 60
+PATIENCE = 150
 """Seconds for what has to end by one signal. The runner has 7.5 for SIGINT, after which it sends SIGTERM: whether that
 is enough is measured (benchmarks/cancelling.py), since here a busy engine would decide."""
 
