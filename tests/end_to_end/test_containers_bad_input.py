@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from support.called_once import called_once
 from support.command_line import ENVIRONMENT, Called, keystone, run_spec, spec
+from support.driver import PATIENT, write_driver
 from support.engine_proxy import EngineProxy
 from support.images import EXITS_AT_ONCE, NO_SHELL, PYTHON
 
@@ -211,7 +212,8 @@ def test_two_runs_on_one_engine_do_not_meet_and_leave_nothing_by_a_signal(tmp_pa
     runs = []
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        runs.append(start(tmp_path / name, image))
+        write_driver(tmp_path / name, PATIENT)
+        runs.append(start(tmp_path / name, image, "driver.py"))
     try:
         ids = [until_agent_runs(engine, run)["keystone.run"] for run in runs]
         assert len({*ids}) == 2
@@ -229,20 +231,20 @@ def test_two_runs_on_one_engine_do_not_meet_and_leave_nothing_by_a_signal(tmp_pa
 def end_by(run: subprocess.Popen[bytes], number: signal.Signals, directory: Path) -> None:
     """Its directory for temporary files is empty then."""
     run.send_signal(number)
-    out, err = run.communicate(timeout=60)
+    out, err = run.communicate(timeout=150)
     assert run.returncode == 130, out + err
     assert not any(directory.glob("tmp/keystone-*"))
 
 
-def start(directory: Path, image, **environ: str) -> subprocess.Popen[bytes]:
-    """A run whose agent waits to be ended."""
+def start(directory: Path, image, *program: str, **environ: str) -> subprocess.Popen[bytes]:
+    """A run whose agent waits to be ended. program: what Python runs, where it is not the package."""
     (directory / "tmp").mkdir()
     mark = f"9{directory.stat().st_ino}"
     (directory / "keystone.yaml").write_text(
         inside(image, agent=f"{{type: command, command: [sleep, '{mark}']}}", services=SERVICES)
     )
     return subprocess.Popen(
-        [sys.executable, "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"],
+        [sys.executable, *(program or ("-m", "keystone_action")), "run", "keystone.yaml", "--output", "out"],
         cwd=directory,
         env={**ENVIRONMENT, "TMPDIR": str(directory / "tmp"), **environ},
         stdin=subprocess.DEVNULL,
