@@ -9,6 +9,8 @@ import pytest
 from support.command_line import NO_ENGINE, ROOT
 from support.guides import Block, Reader, blocks, fits
 
+from keystone_action.report.words import duration
+
 pytestmark = pytest.mark.sandbox
 
 DOCS = ROOT / "docs"
@@ -70,7 +72,7 @@ def test_a_terminal_keeps_its_folder_and_its_variables(tmp_path: Path) -> None:
 
 def test_times_and_names_of_runs_may_differ() -> None:
     assert fits("a 1.2 s in 20261123-101112-abc123\n…\nend", "a 12 s in 20250101-000000-000000\nb\nc\nend\n")
-    assert fits("after 0.01 s", "after under 0.001 s")
+    assert all(fits("after 0.01 s.", f"after {duration(seconds)}.") for seconds in (0.0004, 0.1, 8.0, 42.0, 60.0, 61.0))
     assert not fits("a 1.2 s", "a 1.2 t")
     assert not fits("a\n…", "b\na\n")
 

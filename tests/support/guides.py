@@ -35,7 +35,7 @@ _FILE = re.compile(r"`([^`\s]*[./][^`\s]*)`[^`]*:$")
 _EXIT = re.compile(r"#.*\bexit code (\d+)")
 _ANSWER = re.compile(r"# answer: (\S+)")
 _DIFFERS = (
-    (re.compile(r" +(?:under )?\d[\d.]* (?:s|ms)\b"), " 0 s"),
+    (re.compile(r" +(?:less than )?\d[\d.]* (?:s|ms|min(?: \d+ s)?)\b"), " 0 s"),
     (re.compile(r"\b\d{8}-\d{6}-[0-9a-f]{6}\b"), "RUN"),
 )
 _LIMIT_S = 300
