@@ -28,7 +28,7 @@ class PeerLookup:
     """Finds the user behind the other end of a connection on the loopback interface.
 
     `owner` answers None where it can't be known: no kernel that tells, or the peer has already closed its socket.
-    (A closed socket is shown with user 0, which must not be taken for root's.)
+    (Older kernels show a closed socket with user 0, which must not be taken for root's; newer ones with its owner.)
     """
 
     def __init__(self) -> None:

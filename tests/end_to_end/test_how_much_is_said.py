@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.command_line import ENVIRONMENT, keystone, run_spec, spec
+from support.command_line import ENGINE_IS_CLOSED, ENVIRONMENT, keystone, run_spec, spec
 from support.terminals import keystone_on_terminal
 
 FAILING = spec("{type: command, command: 'echo working; true'}", "{type: file_exists, path: x}")
@@ -93,6 +93,8 @@ def test_verbose_masks_a_secret_before_its_command_is_quoted_and_cut(tmp_path: P
     ],
 )
 def test_every_command_says_less_or_more(ready: Path, words: list[str], quiet: str, usual: str, verbose: str) -> None:
+    if ENGINE_IS_CLOSED and words[0] == "clean":
+        pytest.skip("this user may not ask the engine")
     keystone("run", "--output", "out", directory=ready)
     least = keystone(*words, "-q", directory=ready)
     assert quiet in least.out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,6 +23,9 @@ JUDGES = ("anthropic.resources.messages", "keystone_action.judge.model_judge")
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 """An environment in which no container engine answers, whatever this machine has."""
+_SOCKET = Path("/var/run/docker.sock")
+ENGINE_IS_CLOSED = _SOCKET.exists() and not os.access(_SOCKET, os.R_OK | os.W_OK)
+"""This machine has an engine that this user may not ask: `keystone clean` says so, and ends with 3."""
 
 
 @dataclass(frozen=True)
