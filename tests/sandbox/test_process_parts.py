@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import signal
@@ -14,6 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from hypothesis import given
@@ -22,7 +25,7 @@ from hypothesis import strategies as st
 from keystone_action.errors import SandboxError
 from keystone_action.files.head_and_tail import Stream
 from keystone_action.sandbox import users
-from keystone_action.sandbox.processes import client, killing, landlock, wire
+from keystone_action.sandbox.processes import client, confine, killing, landlock, supervisor, wire
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes import sandbox as process_sandbox
 from keystone_action.sandbox.processes import sandboxes as process
@@ -51,6 +54,25 @@ def test_a_stream_keeps_its_two_ends(chunks: list[bytes], head: int, tail: int) 
     rest = data[head:]
     assert (kept_head, stream.kept.total) == (data[:head], len(data))
     assert kept_tail == (rest[-tail:] if tail else b"")
+
+
+def test_a_command_is_timed_from_before_its_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its limit begins when it has started; by then a short one may have ended."""
+    times: list[float] = []
+
+    def spawn(*_: object) -> int:
+        times.append(time.monotonic())
+        if len(times) == 1:
+            raise confine.NoRoom(errno.EAGAIN)
+        times.append(time.monotonic())
+        return 17
+
+    monkeypatch.setattr(confine, "take_on_for_good", lambda _: None)
+    monkeypatch.setattr(confine, "spawn", spawn)
+    one = SimpleNamespace(_request={}, _seen=None, _start_time=time.monotonic(), _has_hung_up=lambda: False)
+    supervisor.Supervisor._spawn(cast("supervisor.Supervisor", one), 0, 1, 2)
+    refused, entered, left = times
+    assert refused < one._spawn_time <= entered <= left <= one._start_time
 
 
 @given(

@@ -111,7 +111,7 @@ class Supervisor:
         self._ending = False
         self._leftovers = 0
         self._log: int | None = None
-        self._start_time = time.monotonic()
+        self._spawn_time = self._start_time = time.monotonic()
         self._next_log_check = self._start_time + _LOG_PAUSE
         self._poller = select.poll()
         self._handlers: dict[int, Callable[[], None]] = {}
@@ -156,6 +156,7 @@ class Supervisor:
         confine.take_on_for_good(self._request)
         given_up = self._start_time + PATIENCE
         while True:
+            self._spawn_time = time.monotonic()
             try:
                 self._pid = confine.spawn(self._request, stdin, stdout, stderr)
             except confine.CommandRefused as refused:
@@ -292,7 +293,8 @@ class Supervisor:
             "signal": -exit_code if exit_code < 0 else None,
             "timed_out": self._timed_out,
             "limit": self._limit,
-            "duration": (self._end_time or time.monotonic()) - self._start_time,
+            # A short command may have ended before we run again, so its time begins before it was spawned.
+            "duration": (self._end_time or time.monotonic()) - self._spawn_time,
             "leftovers": self._leftovers,
             "refusal": self._refusal,
             "gone": gone,
