@@ -120,7 +120,8 @@ def test_services_end_with_the_run() -> None:
     async def main() -> None:
         async with world() as (sandboxes, _):
             service = await sandboxes.spawn_service(["sleep", mark], PATH, Path("/"))
-            assert len(alive(mark)) == 1
+            # It has started; what a program is called can be read a moment later.
+            assert await asyncio.to_thread(eventually, lambda: len(alive(mark)) == 1)
         assert not service.is_running
         assert alive(mark) == []
 
