@@ -1,7 +1,8 @@
 """Taking back what the agent did to files that decide how its work is graded: test configuration, test runners.
 
 Works on a copy that no code runs in. What changed is known from the snapshots, so no tree is walked and no link of the
-agent's is followed: a link or a file where the snapshot had a directory is replaced by a directory.
+agent's is followed: a link or a file where the snapshot had a directory is replaced by a directory. A directory that
+the agent closed is opened.
 """
 
 from __future__ import annotations
@@ -58,6 +59,14 @@ def put(workspace: Path, path: str, content: bytes, originals: Path | None = Non
     write_inside(workspace, path, content)
 
 
+def let_in(folder: Path) -> None:
+    """Its owner may work in it. Root may anyway; else we are its owner, whom the agent may have shut out. Raises
+    OSError."""
+    mode = stat.S_IMODE(folder.lstat().st_mode)
+    if os.geteuid() != 0 and mode & 0o700 != 0o700:
+        folder.chmod(mode | 0o700)
+
+
 def _is_directory(state: FileState | None) -> bool:
     return state is not None and state.kind == "directory"
 
@@ -78,10 +87,12 @@ def _restore(workspace: Path, originals: Path | None, path: str, state: FileStat
 def _clear(workspace: Path, path: str, *, keep_directory: bool = False) -> None:
     """Remove what is at a path, if the way to it leads through directories of the workspace alone."""
     here = workspace
+    let_in(here)
     for part in path.split("/")[:-1]:
         here = here / part
         if _kind(here) != stat.S_IFDIR:
             return
+        let_in(here)
     place = workspace / path
     kind = _kind(place)
     if kind == stat.S_IFDIR:
@@ -97,11 +108,15 @@ def _make_way(workspace: Path, path: str, originals: Path | None) -> None:
     """Real directories, or the snapshot's own links, on the way to a path."""
     parts = path.split("/")[:-1]
     owner = workspace.lstat()
+    let_in(workspace)
     for end in range(1, len(parts) + 1):
         relative = "/".join(parts[:end])
         here = workspace / relative
         kind = _kind(here)
-        if kind == stat.S_IFDIR or (kind == stat.S_IFLNK and _same_link(here, originals, relative)):
+        if kind == stat.S_IFDIR:
+            let_in(here)
+            continue
+        if kind == stat.S_IFLNK and _same_link(here, originals, relative):
             continue
         if kind is not None:
             here.unlink()

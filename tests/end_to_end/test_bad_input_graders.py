@@ -3,7 +3,6 @@ the verdict `fail` and a sentence that says what happened. Other checks: test_ba
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -118,8 +117,7 @@ REPLACED = {
 RAN = "0 of 2 tests passed (2 failed)"
 SAID = {
     **dict.fromkeys(PLANTED.keys() - {"__init__.py of the tests"}, RAN),
-    # As one user, we can't write there either.
-    "nothing can be written": RAN if os.geteuid() == 0 else "the tests can't be put in place: ",
+    **dict.fromkeys(("nothing can be written", "tests is closed"), RAN),
     "os._exit": "its report was never written: pytest did not come to its end",
     "pytest.exit": "1 in error",
     "skipped when called": "2 in error",

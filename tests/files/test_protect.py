@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
+from support.started_as import as_plain_user
 
 from keystone_action.files.protect import TakenBack, put, take_back
 from keystone_action.files.workspace import compare_entries, copy_as_left, keep_originals, snapshot
@@ -118,3 +120,27 @@ def test_a_file_is_put_where_a_tree_was(past: Past) -> None:
     _, copy = past.take_back()
     put(copy, "test_x.py", b"new")
     assert (copy / "test_x.py").read_text() == "new"
+
+
+@pytest.mark.parametrize("mode", [0o555, 0o300, 0o000])
+def test_what_is_closed_to_its_owner_is_opened(mode: int) -> None:
+    """As a plain user, whom modes hold; the agent was the same one."""
+
+    def closed(root: Path) -> None:
+        past = Past(root)
+        write(past.workspace / "tests" / "conftest.py", "author's")
+        past.start()
+        write(past.workspace / "tests" / "conftest.py", "agent's")
+        taken, copy = past.take_back()
+        assert taken == TakenBack()
+        (copy / "tests").chmod(mode)
+        copy.chmod(mode)
+        changes = compare_entries(past.before, snapshot(past.workspace))
+        assert take_back(copy, past.originals, changes, ("**/conftest.py",)).restored == ("tests/conftest.py",)
+        put(copy, "tests/test_x.py", b"new")
+        assert (copy / "tests" / "conftest.py").read_text() == "author's"
+        assert (copy / "tests" / "test_x.py").read_text() == "new"
+
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o777)
+        assert as_plain_user(lambda: closed(Path(name))) == ""

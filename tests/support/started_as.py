@@ -14,7 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -41,6 +42,29 @@ os.execv(argv[0], argv)
 """
 _NO_KEYRINGS = 77
 PLAIN_USER = pwd.getpwnam("nobody").pw_uid
+
+
+def as_plain_user(function: Callable[[], None]) -> str:
+    """Call it in a process of its own that has no rights of root; what it raised, empty when it returned."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(reader)
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setresgid(PLAIN_USER, PLAIN_USER, PLAIN_USER)
+                os.setresuid(PLAIN_USER, PLAIN_USER, PLAIN_USER)
+            function()
+        except BaseException:  # noqa: BLE001 - told to the caller
+            os.write(writer, traceback.format_exc().encode()[-4000:])
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, encoding="utf-8") as told:
+        said = told.read()
+    os.waitpid(child, 0)
+    return said
 
 
 @contextlib.contextmanager

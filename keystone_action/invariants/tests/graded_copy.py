@@ -21,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from keystone_action.errors import raise_unless_agent
 from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, display_path, read_inside
-from keystone_action.files.protect import TakenBack, put, take_back
+from keystone_action.files.protect import TakenBack, let_in, put, take_back
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.tests import planted_modules
 from keystone_action.invariants.tests.planted_modules import ModuleRule
@@ -219,6 +219,7 @@ def _prepare(
             raise_unless_agent(error, "putting the tests in place")
         raise CannotPrepare(f"the tests can't be put in place: {error}") from None
     private = f".keystone-check-{secrets.token_hex(8)}"
+    let_in(workspace)
     (workspace / private).mkdir(0o755)
     give_to_owner(workspace, workspace / private)
     settled = {*taken_back.restored, *taken_back.removed, *injected, *(change.path for change in planted)}
