@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import regex
 import yaml
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from keystone_action.agents.presets.preset import load_preset, preset_names
 
@@ -88,6 +90,26 @@ def test_what_a_prompt_a_tool_or_a_setting_says_stays_different(
     kind: str, text: str, one: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
     assert comparable(kind, text.format(*one)) != comparable(kind, text.format(*other))
+
+
+def shown_by_gemini(output: str, group: int) -> str:
+    """The result of a command as the model gets it: above 40,000 characters, a fifth of them from its beginning."""
+    told = f"<untrusted_context>\nOutput: {output}\nProcess Group PGID: {group}\n</untrusted_context>"
+    if len(told) <= 40_000:
+        return told
+    return f"{told[:8_000]}\n\n... [{len(told) - 40_000:,} characters omitted] ...\n\n{told[-32_000:]}"
+
+
+@given(st.integers(7_000, 20_000), st.integers(0, 9), st.lists(st.integers(1, 1 << 22), min_size=2, max_size=3))
+@example(lines=40_000, width=0, groups=[9_999, 10_000, 7, 4_194_304])
+def test_a_long_result_is_equal_however_long_the_number_of_its_process_group_is(
+    lines: int, width: int, groups: list[int]
+) -> None:
+    output = "\n".join(f"{number:0{width}}" for number in range(lines))
+    (equal,) = {comparable("gemini", shown_by_gemini(output, group)) for group in groups}
+    for place in (7_000, len(output) - 31_000):
+        other = f"{output[:place]}?{output[place + 1 :]}"
+        assert comparable("gemini", shown_by_gemini(other, groups[0])) != equal
 
 
 SESSION = "e80f3ce4-9ab6-4f89-a8bb-832c3ad70880"
