@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 import tempfile
 from pathlib import Path
 
@@ -123,8 +124,8 @@ def test_a_file_is_put_where_a_tree_was(past: Past) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o555, 0o300, 0o000])
-def test_what_is_closed_to_its_owner_is_opened(mode: int) -> None:
-    """As a plain user, whom modes hold; the agent was the same one."""
+def test_what_is_closed_to_its_owner_is_opened(tmp_path: Path, mode: int) -> None:
+    """Modes hold a plain user, and as root the one that the tests run as: the agent's, who may have closed them."""
 
     def closed(root: Path) -> None:
         past = Past(root)
@@ -140,7 +141,9 @@ def test_what_is_closed_to_its_owner_is_opened(mode: int) -> None:
         put(copy, "tests/test_x.py", b"new")
         assert (copy / "tests" / "conftest.py").read_text() == "author's"
         assert (copy / "tests" / "test_x.py").read_text() == "new"
+        assert [stat.S_IMODE(folder.stat().st_mode) & 0o700 for folder in (copy, copy / "tests")] == [0o700, 0o700]
 
+    closed(tmp_path)
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o777)
         assert as_plain_user(lambda: closed(Path(name))) == ""
