@@ -94,10 +94,10 @@ async def _run(
     )
     left_out: list[str] = []
 
-    def so_far() -> Ran:
+    def so_far(*, abandoned: bool = False) -> Ran:
         result = assemble(assembly, cancelled=stop.requested, duration_s=time.monotonic() - started)
         notices = [*result.notices, *left_out]
-        if stop.abandoned and facilities.client is not None:
+        if abandoned and facilities.client is not None:
             notices.append(_ABANDONED.format(run_id))
             signals.say(f"keystone: {notices[-1]}\n".encode())
         return Ran(replace(result, notices=tuple(notices)), directory)

@@ -22,13 +22,12 @@ _TEARDOWN_SECONDS = 1.0
 @dataclass
 class Stop:
     """Asks a run to end, from any thread. hurry: called in the run's own thread then, before anything is cancelled.
-    so_far: what the run has come to, set by itself as soon as it has something to show. abandoned: it did not end in
-    time, and nobody waits for it any more."""
+    so_far: what the run has come to, set by itself as soon as it has something to show; called with `abandoned=True`
+    when it did not end in time, and nobody waits for it any more."""
 
     requested: bool = False
     hurry: list[Callable[[], None]] = field(default_factory=list)
-    so_far: Callable[[], Any] | None = None
-    abandoned: bool = False
+    so_far: Callable[..., Any] | None = None
     _scopes: list[anyio.CancelScope] = field(default_factory=list)
     _loop: asyncio.AbstractEventLoop | None = None
 
@@ -102,8 +101,7 @@ def _wait(outcome: Future[T], stop: Stop) -> T:
         return outcome.result()
     if stop.so_far is None:
         raise cancellation()
-    stop.abandoned = True
-    found: T = stop.so_far()
+    found: T = stop.so_far(abandoned=True)
     return found
 
 
