@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -46,13 +47,6 @@ def _file_at(path: Path) -> Path:
         return path
 
 
-def _is_link(path: Path) -> bool:
-    try:
-        return path.is_symlink()
-    except OSError:
-        return False
-
-
 def _document(path: Path, what: str) -> dict[str, object]:
     try:
         content = read_plain(path, READ_LIMIT)
@@ -61,7 +55,7 @@ def _document(path: Path, what: str) -> dict[str, object]:
     except FileNotFoundError:
         raise UsageError(f"there is no {what} {path}", help=_HELP) from None
     except OSError as error:
-        why = "it is a link, which is not followed" if _is_link(path) else error.strerror
+        why = "it is a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
         raise UsageError(f"the {what} {path} can't be read: {why}", help=_HELP) from None
     try:
         document = json.loads(content)
