@@ -28,7 +28,8 @@ class PeerLookup:
     """Finds the user behind the other end of a connection on the loopback interface.
 
     `owner` answers None where it can't be known: no kernel that tells, or the peer has already closed its socket.
-    (Older kernels show a closed socket with user 0, which must not be taken for root's; newer ones with its owner.)
+    (The kernel shows a closed one with its owner while the other side has not been told, and then with user 0, which
+    must not be taken for root's.)
     """
 
     def __init__(self) -> None:
