@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
-import signal
 import subprocess
-import time
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -22,8 +17,6 @@ from support.databases import PostgresCell, PostgresForTests
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.sandbox import shared_copy
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.sandbox.processes import system_v
-from keystone_action.sandbox.processes.service_process import ServiceProcess
 from keystone_action.services.postgres import binaries as postgres_binaries
 from keystone_action.services.postgres import databases as postgres_databases
 from keystone_action.services.postgres import server as postgres_server
@@ -318,111 +311,3 @@ def test_a_wheel_that_everybody_can_read_is_used_where_it_is(tmp_path: Path) -> 
 
 def test_our_own_user_needs_no_copy_of_a_closed_wheel(closed_wheel: Path, tmp_path: Path) -> None:
     assert reachable_binaries(tmp_path, foreign_user=False).root.is_relative_to(closed_wheel)
-
-
-def segments() -> set[int]:
-    """System V shared memory of this machine: identifiers."""
-    return {each.identifier for each in system_v.objects("shm")}
-
-
-@pytest.fixture
-def own_server(
-    portal: BlockingPortal, sandboxes: process.ProcessSandboxes, tmp_path: Path
-) -> Iterator[PostgresForTests]:
-    service = EmbeddedPostgres(define(), sandboxes.root / f"own-{secrets.token_hex(4)}", sandboxes)
-    portal.call(service.start)
-    yield PostgresForTests(portal, service, tmp_path)
-    portal.call(service.stop)
-
-
-def kill(portal: BlockingPortal, service: EmbeddedPostgres) -> int:
-    """The pid of the server that was killed."""
-    server = service._server._process
-    assert isinstance(server, ServiceProcess)
-    os.kill(server.pid, signal.SIGKILL)
-    portal.call(server.wait)
-    return server.pid
-
-
-def test_a_backend_that_was_killed_costs_no_cell_its_verdict(own_server: PostgresForTests) -> None:
-    """The server ends all sessions then, idle ones of ours too, and goes on."""
-    greedy, other = own_server.attach(), own_server.attach()
-    server = own_server.service._server
-    with ExitStack() as at_once:
-        for _ in range(3):
-            at_once.enter_context(server.admin())
-    row = greedy.agent().execute("SELECT pg_backend_pid()").fetchone()
-    assert row is not None
-    os.kill(row[0], signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            psycopg.connect(other.place.for_agent.url).close()
-            break
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    for cell in (other, greedy, own_server.attach()):
-        cell.place.settle()
-
-
-def test_a_connection_in_a_transaction_is_not_used_again(own_server: PostgresForTests) -> None:
-    server = own_server.service._server
-    with server.admin() as left:
-        left.execute("BEGIN")
-    with server.admin() as taken:
-        assert taken is not left
-        assert left.closed
-    with server.admin() as again:
-        assert again is taken
-
-
-def test_a_server_that_died_is_started_again_for_the_next_cell(
-    portal: BlockingPortal, own_server: PostgresForTests
-) -> None:
-    first = own_server.attach()
-    first.fixture("CREATE TABLE t (id int)")
-    kill(portal, own_server.service)
-    with pytest.raises(ServiceError, match="service db: the embedded PostgreSQL went away"):
-        first.place.settle()
-    cells = [own_server.attach() for _ in range(2)]
-    assert len({cell.place.for_agent.port for cell in cells}) == 1
-    cells[0].fixture("CREATE TABLE t (id int)")
-    assert cells[0].query("SELECT count(*) FROM t").rows == ((0,),)
-    for one in (first, *cells):
-        one.close()
-
-
-def test_a_server_that_runs_serves_the_next_cell(own_server: PostgresForTests) -> None:
-    first = own_server.attach()
-    second = own_server.attach()
-    assert first.place.for_agent.port == second.place.for_agent.port
-    first.close()
-    second.close()
-
-
-@pytest.mark.parametrize("how", ["killed", "stopped"])
-def test_no_shared_memory_stays_of_a_server(portal: BlockingPortal, own_server: PostgresForTests, how: str) -> None:
-    pid = own_server.service._server._process.pid  # type: ignore[union-attr]
-    made = {int(line.split()[1]) for line in _shm() if int(line.split()[4]) == pid}
-    assert made
-    if how == "killed":
-        kill(portal, own_server.service)
-    portal.call(own_server.service.stop)
-    assert not made & segments()
-
-
-def _shm() -> list[str]:
-    return Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
-
-
-@pytest.mark.slow
-def test_an_agent_that_takes_every_connection_leaves_half_to_other_cells(own_server: PostgresForTests) -> None:
-    greedy, other = own_server.attach(), own_server.attach()
-    for _ in range(100):
-        greedy.agent()
-    with pytest.raises(psycopg.OperationalError, match="too many connections for role"):
-        greedy.agent()
-    assert other.agent().execute("SELECT 1").fetchone() == (1,)
-    greedy.place.settle()
-    other.place.settle()
