@@ -93,12 +93,13 @@ def test_verbose_masks_a_secret_before_its_command_is_quoted_and_cut(tmp_path: P
     ],
 )
 def test_every_command_says_less_or_more(ready: Path, words: list[str], quiet: str, usual: str, verbose: str) -> None:
-    if ENGINE_IS_CLOSED and words[0] == "clean":
-        pytest.skip("this user may not ask the engine")
     keystone("run", "--output", "out", directory=ready)
     least = keystone(*words, "-q", directory=ready)
     assert quiet in least.out
-    assert least.err == ""
+    if ENGINE_IS_CLOSED and words[0] == "clean":
+        assert least.err.startswith("error: can't reach a Docker engine")
+    else:
+        assert least.err == ""
     if words[0] == "init":
         assert "now:" not in least.out
         (ready / "new" / "keystone.yaml").unlink()
