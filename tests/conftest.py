@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import sys
 from collections.abc import Iterator
 
@@ -17,8 +16,6 @@ from support.tiers import mark_tiers, start_long_tests_first
 
 __all__ = ["agent_installers", "engine", "image", "kept_runs", "packages"]
 
-# Sessions keep many servers and clients open, and a login may begin with 1,024 files.
-resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 # A slow machine is no defect: hypothesis' own time limits would be timing assertions.
 settings.register_profile("keystone", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("fast", settings.get_profile("keystone"), max_examples=20)

@@ -35,6 +35,7 @@ class PostgresCell:
     portal: BlockingPortal
     service: EmbeddedPostgres
     place: Place
+    audit: AuditLog
     _block: AbstractAsyncContextManager[Place]
     _sessions: list[Any] = field(default_factory=list)
 
@@ -66,6 +67,7 @@ class PostgresCell:
     def leave(self) -> None:
         """The cell is over; its sessions go on as long as they can."""
         self.portal.call(self._block.__aexit__, None, None, None)
+        self.audit.close()
 
 
 @dataclass
@@ -84,7 +86,7 @@ class PostgresForTests:
         audit = AuditLog(private / "audit.jsonl")
         scope = CellScope("cell", private, private, audit, exclusive, watches_writes=watches_writes)
         block = self.service.attach(scope)
-        return PostgresCell(self.portal, self.service, self.portal.call(block.__aenter__), block)
+        return PostgresCell(self.portal, self.service, self.portal.call(block.__aenter__), audit, block)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,8 @@ def in_memory() -> str | None:
 
 @contextmanager
 def attached(service: RunningService, scope: CellScope, portal: BlockingPortal | None = None) -> Iterator[Place]:
-    """portal: the event loop that the place lives in [one of its own]."""
+    """portal: the event loop that the place lives in [one of its own]. The cell's audit log ends with it."""
     with ExitStack() as stack:
+        stack.callback(scope.audit_log.close)
         loop = portal if portal is not None else stack.enter_context(start_blocking_portal())
         yield stack.enter_context(loop.wrap_async_context_manager(service.attach(scope)))
