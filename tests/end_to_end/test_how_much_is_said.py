@@ -97,7 +97,7 @@ def test_every_command_says_less_or_more(ready: Path, words: list[str], quiet: s
     least = keystone(*words, "-q", directory=ready)
     assert quiet in least.out
     if ENGINE_IS_CLOSED and words[0] == "clean":
-        assert least.err.startswith("error: can't reach a Docker engine")
+        assert least.err.startswith("keystone: can't reach a Docker engine")
     else:
         assert least.err == ""
     if words[0] == "init":
