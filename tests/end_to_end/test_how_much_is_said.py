@@ -93,13 +93,11 @@ def test_verbose_masks_a_secret_before_its_command_is_quoted_and_cut(tmp_path: P
     ],
 )
 def test_every_command_says_less_or_more(ready: Path, words: list[str], quiet: str, usual: str, verbose: str) -> None:
+    refused = "keystone: can't reach a Docker engine" if ENGINE_IS_CLOSED and words[0] == "clean" else ""
     keystone("run", "--output", "out", directory=ready)
     least = keystone(*words, "-q", directory=ready)
     assert quiet in least.out
-    if ENGINE_IS_CLOSED and words[0] == "clean":
-        assert least.err.startswith("keystone: can't reach a Docker engine")
-    else:
-        assert least.err == ""
+    assert least.err.startswith(refused) if refused else least.err == ""
     if words[0] == "init":
         assert "now:" not in least.out
         (ready / "new" / "keystone.yaml").unlink()
@@ -113,7 +111,7 @@ def test_every_command_says_less_or_more(ready: Path, words: list[str], quiet: s
         (ready / "new" / "agent" / "agent.sh").unlink()
     most = keystone(*words, "-v", directory=ready)
     assert usual in most.out
-    assert verbose in most.err
+    assert (refused or verbose) in most.err
 
 
 def test_a_terminal_gets_a_link_to_the_report(ready: Path) -> None:
