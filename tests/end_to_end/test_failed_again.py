@@ -147,7 +147,7 @@ def test_options_that_make_cells_have_to_be_given_again(place: Path) -> None:
         (["--failed", "nowhere"], "there is no results file"),
         (["--failed", "agent"], "there is no results file"),
         (["--failed", "agent/bad"], "is no JSON document"),
-        (["--failed", "killed"], "that run was killed before it wrote its results: `--resume killed` goes on with it"),
+        (["--failed", "a killed"], "that run was killed before it wrote its results: `--resume 'a killed'` goes on"),
         (["--failed", "first", "--resume", "first"], "--resume and --failed name the same run"),
         (["--failed", "first/results.json", "--resume", "first"], "--resume and --failed name the same run"),
         (["--failed", "first", "--output", "first"], "--resume"),
@@ -160,8 +160,8 @@ def test_options_that_make_cells_have_to_be_given_again(place: Path) -> None:
     ],
 )
 def test_a_bad_call_ends_with_2_and_runs_nothing(place: Path, words: list[str], said: str) -> None:
-    shutil.copytree(place / "first", place / "killed")
-    (place / "killed" / "results.json").unlink()
+    shutil.copytree(place / "first", place / "a killed")
+    (place / "a killed" / "results.json").unlink()
     document = results(place / "first")
     document["plan"]["shard"] = "0/9"
     (place / "damaged").mkdir()
@@ -180,11 +180,11 @@ def test_a_bad_call_ends_with_2_and_runs_nothing(place: Path, words: list[str], 
 
 def test_a_folder_of_runs_names_its_newest(place: Path) -> None:
     for number, name in enumerate(("older", "newer")):
-        shutil.copytree(place / "first", place / "runs" / name)
-        os.utime(place / "runs" / name, (number, number))
-    called = keystone("run", "--failed", "runs", directory=place)
+        shutil.copytree(place / "first", place / "my runs" / name)
+        os.utime(place / "my runs" / name, (number, number))
+    called = keystone("run", "--failed", "my runs", directory=place)
     assert called.code == 2
-    assert "the newest run there is `--failed runs/newer`" in called.err
+    assert "the newest run there is `--failed 'my runs/newer'`" in called.err
 
 
 def test_a_name_that_no_folder_can_have_is_a_bad_call(place: Path) -> None:

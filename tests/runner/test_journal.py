@@ -125,9 +125,13 @@ def test_a_disk_that_can_not_sync_is_an_output_error(tmp_path: Path, monkeypatch
 
 
 def test_results_are_never_mixed(tmp_path: Path) -> None:
-    written(tmp_path)
-    with pytest.raises(UsageError, match="already holds results"):
-        Journal(tmp_path)
+    directory = tmp_path / "my results"
+    directory.mkdir()
+    written(directory)
+    with pytest.raises(UsageError, match="already holds results") as refused:
+        Journal(directory)
+    assert refused.value.help is not None
+    assert refused.value.help.endswith(f"--resume '{directory}'")
 
 
 def test_two_runs_can_not_resume_at_once(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def read_failed(path: Path, shown: str) -> FailedCells:
         run = read_results(path, "results file")
     except UsageError as error:
         if _was_killed(path):
-            hint = f"that run was killed before it wrote its results: `--resume {shown}` goes on with it"
+            hint = f"that run was killed before it wrote its results: `--resume {shlex.quote(shown)}` goes on with it"
             raise UsageError(error.message, help=hint) from None
         if newest := _newest_run(path):
             named = shlex.quote(f"{shown}/{newest}")

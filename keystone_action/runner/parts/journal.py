@@ -15,6 +15,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -226,7 +227,7 @@ def already_there(directory: Path) -> UsageError:
     """The refusal to mix the results of two runs."""
     return UsageError(
         f"{directory} already holds results",
-        help=f"choose another --output, or go on with that run: --resume {directory}",
+        help=f"choose another --output, or go on with that run: --resume {shlex.quote(str(directory))}",
     )
 
 
