@@ -16,7 +16,7 @@ from pathlib import Path
 from keystone_action.errors import raise_unless_agent
 from keystone_action.files.changes.entries import Change, FileState
 from keystone_action.files.globs import matcher
-from keystone_action.files.paths import PathMissing, PathProblem, read_inside, write_inside
+from keystone_action.files.paths import PathMissing, PathProblem, read_inside, resolve_inside, write_inside
 from keystone_action.files.removal import remove_tree
 
 ORIGINAL_LIMIT = 1 << 30
@@ -104,18 +104,21 @@ def _clear(workspace: Path, path: str, *, keep_directory: bool = False) -> None:
 
 
 def _make_way(workspace: Path, path: str, originals: Path | None) -> None:
-    """Real directories, or the snapshot's own links, on the way to a path."""
+    """Real directories, or the snapshot's own links, on the way to a path. Raises PathProblem where one of these leads
+    out of the workspace."""
     parts = path.split("/")[:-1]
-    owner = workspace.lstat()
+    owner, here = workspace.lstat(), workspace
     let_in(workspace)
     for end in range(1, len(parts) + 1):
         relative = "/".join(parts[:end])
-        here = workspace / relative
+        here = here / parts[end - 1]
         kind = _kind(here)
+        if kind == stat.S_IFLNK and _same_link(here, originals, relative):
+            # Where it leads may be a link of the agent's.
+            here = resolve_inside(workspace, relative)
+            kind = _kind(here)
         if kind == stat.S_IFDIR:
             let_in(here)
-            continue
-        if kind == stat.S_IFLNK and _same_link(here, originals, relative):
             continue
         if kind is not None:
             here.unlink()

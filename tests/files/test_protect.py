@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 from support.started_as import as_plain_user
 
+from keystone_action.files.paths import PathEscape
 from keystone_action.files.protect import TakenBack, put, take_back
+from keystone_action.files.removal import remove_tree
 from keystone_action.files.workspace import compare_entries, copy_as_left, keep_originals, snapshot
 
 
@@ -112,6 +114,34 @@ def test_a_link_of_the_authors_on_the_way_stays(past: Past) -> None:
     _, copy = past.take_back()
     put(copy, "tests/test_x.py", b"new", past.originals)
     assert (copy / "tests").is_symlink()
+    assert (copy / "real" / "test_x.py").read_text() == "new"
+
+
+@pytest.mark.parametrize("place", ["tests/test_x.py", "tests/sub/test_x.py", "tests/new/test_x.py", "tests/file/x.py"])
+def test_a_link_of_the_authors_never_leads_out_by_one_of_the_agents(past: Past, place: str) -> None:
+    """As root we could make, open and remove anything there."""
+    write(past.workspace / "real" / "test_x.py", "old")
+    (past.workspace / "tests").symlink_to("real")
+    past.start()
+    outside = past.root / "outside"
+    write(outside / "file", "somebody's")
+    (outside / "sub").mkdir(mode=0o555)
+    remove_tree(past.workspace / "real")
+    (past.workspace / "real").symlink_to(outside)
+    before = snapshot(outside)
+    _, copy = past.take_back()
+    with pytest.raises(PathEscape, match="out of the workspace"):
+        put(copy, place, b"new", past.originals)
+    assert compare_entries(before, snapshot(outside)) == ()
+
+
+def test_a_folder_that_a_link_of_the_authors_leads_to_is_made_again(past: Past) -> None:
+    write(past.workspace / "real" / "test_x.py", "old")
+    (past.workspace / "tests").symlink_to("real")
+    past.start()
+    remove_tree(past.workspace / "real")
+    _, copy = past.take_back()
+    put(copy, "tests/test_x.py", b"new", past.originals)
     assert (copy / "real" / "test_x.py").read_text() == "new"
 
 
