@@ -343,6 +343,7 @@ for words in ("crontab -", "at now", "batch", "ipcmk -M 4096", "ipcmk -S 1", "ip
         assert not (Path(place) / token).exists()
     # By their ids: other sandboxes of this machine have objects of their own.
     made = {f"{KINDS[words[1]]} {words[2]}" for words in said if words[0] == "made"}
+    assert len(made) == len(KINDS) or not AS_ROOT
     assert not made & ipcs() or not AS_ROOT
 
 
