@@ -12,7 +12,7 @@ A new check type is one file in the folder `types`, named like it (or one in ano
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -32,13 +32,14 @@ Phase = Literal["observe", "shared_copy", "fresh_copy"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a check found. Made by the four functions below, never by hand.
+    """What a check found. Made by the functions below, never by hand.
 
     score: in [0, 1], None for skip and error. message: one or more sentences for people, as short as they allow:
     what was expected, what was found. details: JSON values for results.json. log: what goes to checks/<name>.log.
     judge_usage: tokens and cost that a judge spent, counted apart from the agent's; None = unknown. unpriced: judges
     without a price. disqualifies: the cell's composite is 0 with any score, as when a gate fails: something that has to
-    hold besides the score did not.
+    hold besides the score did not. notices: sentences without a full stop that stand among those of the cell, after the
+    invariant's name: what the author should know, whatever the outcome is.
     """
 
     status: Status
@@ -49,6 +50,7 @@ class Outcome:
     judge_usage: Mapping[str, float | None] = field(default_factory=dict)
     unpriced: tuple[str, ...] = ()
     disqualifies: bool = False
+    notices: tuple[str, ...] = ()
 
 
 def passed(message: str, *, score: float = 1.0, log: str = "", **details: Any) -> Outcome:
@@ -70,6 +72,11 @@ def skipped(message: str, **details: Any) -> Outcome:
 def broken(message: str, *, log: str = "", **details: Any) -> Outcome:
     """The check itself broke: the cell becomes `error`, never pass."""
     return Outcome("error", None, message, details, log)
+
+
+def with_notices(outcome: Outcome, notices: Iterable[str]) -> Outcome:
+    """The outcome with these notices behind its own, each once."""
+    return replace(outcome, notices=tuple(dict.fromkeys((*outcome.notices, *notices))))
 
 
 def _graded_outcome(status: Status, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:

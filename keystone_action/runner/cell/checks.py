@@ -65,6 +65,7 @@ async def _run(name: str, invariant: Invariant, copies: Copies, following: Seque
         # Its processes are gone before the next check, also when the run is cancelled.
         with anyio.CancelScope(shield=True):
             await context.close()
+    under_way.notices += [f"{name}: {notice}" for notice in outcome.notices]
     return GradedCheck(
         InvariantResult(
             name=name,
