@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,60 @@ def test_imports_never_go_up(room):
         if name == room and imports_of(path) - allowed
     }
     assert wrong == {}
+
+
+def named_by_imports(source: str) -> set[str]:
+    """What a file imports, wherever the import stands: in functions and for type checkers too."""
+    named = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "a relative import"
+            named |= {str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)}
+        elif isinstance(node, ast.Import):
+            named |= {alias.name for alias in node.names}
+    return named
+
+
+@cache
+def imports_between_files() -> dict[str, set[str]]:
+    """The modules that each module imports. Packages are left out: their own file imports nothing of ours."""
+    ours = [path for _, path in files() if path.name != "__init__.py" and "libraries" not in path.parts]
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in ours}
+    return {name: named_by_imports(path.read_text("utf-8")) & modules.keys() for name, path in modules.items()}
+
+
+def circle(imports: dict[str, set[str]]) -> list[str]:
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        return error.args[1]
+    return []
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    assert circle(imports_between_files()) == []
+
+
+def test_no_rooms_import_each_other_in_a_circle() -> None:
+    rooms: dict[str, set[str]] = {}
+    for name, imported in imports_between_files().items():
+        room = name.split(".")[1]
+        rooms.setdefault(room, set()).update({one.split(".")[1] for one in imported} - {room})
+    assert circle(rooms) == []
+
+
+def test_the_file_of_a_package_imports_nothing() -> None:
+    packages = [path for _, path in files() if path.name == "__init__.py" and "libraries" not in path.parts]
+    found = {str(path): named_by_imports(path.read_text("utf-8")) for path in packages}
+    assert {path for path, named in found.items() if any(name.startswith("keystone_action") for name in named)} == set()
+
+
+def test_a_circle_is_found_wherever_an_import_stands() -> None:
+    b = "import os\nif TYPE_CHECKING:\n    from package import c\n"
+    c = "def late():\n    import a\n"
+    honest = {"a": named_by_imports("from b import name") & {"b"}, "b": named_by_imports(b) & {"package.c"}}
+    assert circle(honest) == []
+    assert set(circle(honest | {"package.c": named_by_imports(c)})) == {"a", "b", "package.c"}
 
 
 def test_a_room_is_a_folder_that_fits_on_a_screen():

@@ -1,9 +1,7 @@
-"""The one record of a run under way, which all its cells share, and the directories and files that are in it."""
+"""The one record of a run under way, which all its cells share."""
 
 from __future__ import annotations
 
-import secrets
-import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +9,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.errors import HarnessError, SandboxError, SecretError
-from keystone_action.files.removal import remove_tree
+from keystone_action.errors import HarnessError, SecretError
 from keystone_action.runner.cell.layout import results_places
+from keystone_action.runner.roots import CellRoots, Leavings, Roots
 from keystone_action.runner.sharing.certificates import Certificates
 from keystone_action.runner.sharing.first_copies import FirstCopies
-from keystone_action.runner.sharing.leavings import Leavings
 from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
@@ -34,69 +31,6 @@ if TYPE_CHECKING:
     from keystone_action.runner.sharing.spending import Spending
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.spec.loading.loader import LoadedSpec
-
-
-class Roots:
-    """The run's directory in a temporary directory: `private` is ours alone, `cells` can be entered, but not listed, by
-    the users that agents run as. Removed at the end unless `keep`. parent: None = the system's temporary directory."""
-
-    def __init__(self, run_id: str, parent: Path | None = None) -> None:
-        try:
-            self.path = Path(tempfile.mkdtemp(prefix=f"keystone-{run_id}-", dir=parent))
-        except OSError as error:
-            raise SandboxError(
-                f"no temporary directory can be made: {error.strerror}", help="set TMPDIR to a directory with room"
-            ) from error
-        # Agents of other users must pass through to their own workspace, whose name they can't guess or list.
-        self.path.chmod(0o711)
-        self.private = self._make("private", 0o700)
-        self.cells = self._make("cells", 0o711)
-        self.sandboxes = self._make("sandboxes", 0o711)
-
-    def _make(self, name: str, mode: int) -> Path:
-        path = self.path / name
-        path.mkdir()
-        path.chmod(mode)
-        return path
-
-    def cell(self, cell: Cell) -> CellRoots:
-        """The directories of one attempt at a cell."""
-        token = secrets.token_hex(8)
-        private, area = self.private / f"{cell.id}.{token}", self.cells / token
-        private.mkdir(mode=0o700)
-        area.mkdir()
-        area.chmod(0o711)  # our umask may have taken some of it away
-        workspace = area / "workspace"
-        workspace.mkdir()
-        return CellRoots(private, area, workspace)
-
-    def remove(self) -> None:
-        """Remove all of it; what can't be removed stays and is not an error of the run."""
-        remove_tree(self.path)
-
-
-@dataclass(frozen=True, slots=True)
-class CellRoots:
-    """private: ours. area: can be entered by the cell's users; holds the workspace and its copies."""
-
-    private: Path
-    area: Path
-    workspace: Path
-
-    @property
-    def audit_log(self) -> Path:
-        """Ours, there from the start and empty."""
-        return self.private / "audit.jsonl"
-
-    @property
-    def trace(self) -> Path:
-        """Ours, there from the start and empty."""
-        return self.private / "trace.jsonl"
-
-    def remove(self) -> None:
-        """Remove what this attempt left."""
-        remove_tree(self.area)
-        remove_tree(self.private)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from typing import Any, cast
 import anyio
 import pytest
 
-from keystone_action.runner.sharing import leavings
-from keystone_action.runner.sharing.leavings import Leavings
-from keystone_action.runner.under_way import CellRoots, Roots
+from keystone_action.runner import roots as roots_module
+from keystone_action.runner.roots import CellRoots, Leavings, Roots
 
 
 def cells(roots: Roots, count: int) -> list[CellRoots]:
@@ -45,14 +44,14 @@ def test_an_ended_cell_is_closed_to_the_users_of_others(tmp_path: Path) -> None:
 
 
 def test_many_cells_are_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leavings, "_MANY", 3)
+    monkeypatch.setattr(roots_module, "_MANY", 3)
     ended = cells(Roots("run", tmp_path), 7)
     add(ended, [1] * 7)
     assert there(ended) == [False] * 6 + [True]
 
 
 def test_many_bytes_are_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leavings, "_MUCH", 100)
+    monkeypatch.setattr(roots_module, "_MUCH", 100)
     ended = cells(Roots("run", tmp_path), 4)
     add(ended, [99, 1, 1, 98])
     assert there(ended) == [False, False, True, True]
@@ -63,7 +62,7 @@ def test_nothing_waits_where_room_is_short(tmp_path: Path, monkeypatch: pytest.M
     if bound == "_LEAST_FILES" and not os.statvfs(tmp_path).f_files:
         pytest.skip("this file system has no limit on files")
     ended = cells(Roots("run", tmp_path), 2)
-    monkeypatch.setattr(leavings, bound, 1 << 62)
+    monkeypatch.setattr(roots_module, bound, 1 << 62)
     add(ended, [1, 1])
     assert there(ended) == [False, False]
 

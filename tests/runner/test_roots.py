@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from keystone_action.errors import SandboxError
-from keystone_action.runner.under_way import Roots
+from keystone_action.runner.roots import Roots
 
 
 def mode(path: Path) -> int:

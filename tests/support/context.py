@@ -24,9 +24,10 @@ from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.under_way import CellUnderWay
 from keystone_action.runner.engine import Facilities
 from keystone_action.runner.options import RunOptions
+from keystone_action.runner.roots import Roots
 from keystone_action.runner.sharing.service_pool import nothing
 from keystone_action.runner.sharing.spending import Spending
-from keystone_action.runner.under_way import AuthorFiles, Roots, RunUnderWay, SpecSecrets
+from keystone_action.runner.under_way import AuthorFiles, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.base import Home, Sandbox
 from keystone_action.sandbox.own_python import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process

@@ -77,7 +77,7 @@ def _lay_out(under_way: CellUnderWay) -> None:
         withheld=under_way.hidden,
         results=under_way.run.results_places,
         holds_results=holds_results,
-        without_history=why_without_history(under_way),
+        without_history=why_without_history(under_way.gateway_wanted),
     )
     if spec.workspace is not None:
         copy_workspace = partial(copy, loaded.code_path(spec.workspace), ignore=loaded.workspace_left_out)

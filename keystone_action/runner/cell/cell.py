@@ -47,6 +47,8 @@ from keystone_action.runner.cell.known_agent import record_version
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.model_gateway import (
+    begin_recording,
+    keep_recording,
     money_paid,
     observe_models,
     require_provider,
@@ -134,8 +136,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
     write = partial(files.write_graded, evidence, under_way.graded)
     await apart(write, inline=under_way.left_little is not None)
     result = _grade_cell(under_way)
-    if under_way.recording is not None:
-        await under_way.recording.keep(result)
+    await keep_recording(under_way, result)
     return result
 
 
@@ -168,7 +169,7 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     )
     await record_version(under_way)
     if under_way.recording is not None:
-        await anyio.to_thread.run_sync(under_way.recording.begin)
+        await anyio.to_thread.run_sync(begin_recording, under_way.recording, under_way)
     return await run_agent(agent, under_way.sandbox, task)
 
 

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from keystone_action.errors import HarnessError, OutputError, ServiceError
-from keystone_action.evidence.trace import GATEWAY
 from keystone_action.runner.cell.grading import ending
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.trace import Trace
     from keystone_action.gateway.ledger import Ledger
     from keystone_action.gateway.relay import Source
     from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.scoring.results import CellResult
     from keystone_action.spec.models.gateway import Gateway
 
 _LAST_WORDS = 1000
@@ -51,7 +52,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
     )
     under_way.budget_spent = asyncio.Event()
     if gateway.mode != "live":
-        under_way.recording = CellRecording(under_way, gateway.mode)
+        under_way.recording = CellRecording(under_way.cell, gateway)
         await under_way.recording.open()
     if under_way.spec.forbidden.secrets_in_logs is not None:
         from keystone_action.runner.cell.forbidden.judging import secret_search
@@ -113,6 +114,43 @@ def _ends_soon(event: asyncio.Event) -> Callable[[], None]:
     return tell
 
 
+def begin_recording(recording: CellRecording, under_way: CellUnderWay) -> None:
+    """The agent starts: what differs from run to run is known. Blocking."""
+    recording.begin(dict(_values(under_way)))
+
+
+def _values(under_way: CellUnderWay) -> Iterator[tuple[str, str]]:
+    """What differs from run to run, by its name in recordings."""
+    sandbox, roots = under_way.sandbox, under_way.roots
+    yield "workspace", sandbox.workspace_inside
+    yield "home", sandbox.environment["HOME"]
+    yield "tmp", sandbox.environment["TMPDIR"]
+    yield "folder", str(roots.area)
+    yield "cell", under_way.cell.id
+    for name, place in under_way.places.items():
+        for key, value in place.for_agent.as_mapping().items():
+            yield f"service.{name}.{key}", str(value)
+    if under_way.gateway is not None:
+        for name, address in under_way.gateway.addresses.items():
+            yield f"gateway.{name}.url", address.url
+            yield "gateway.key", address.key
+    for name, value in under_way.secrets.values.items():
+        yield f"secret.{name}", value
+    yield from _commit(roots.workspace)
+
+
+def _commit(workspace: Path) -> Iterator[tuple[str, str]]:
+    from keystone_action.files.git import commands as git
+
+    if not (workspace / ".git").is_dir() or not git.available():
+        return
+    try:
+        commit = git.run("rev-parse", "HEAD", directory=workspace).decode("ascii", "replace").strip()
+    except git.GitFailed:
+        return
+    yield "commit", commit
+
+
 async def settle_model_gateway(under_way: CellUnderWay) -> None:
     """The agent has ended: what it asked for is whole. Raises ServiceError for a defect of ours, SecretError where it
     asked a provider without a key, HarnessError where the job's money was spent."""
@@ -122,7 +160,7 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
     ledger = under_way.gateway.ledger
     await anyio.to_thread.run_sync(_write_down, ledger, under_way.audit)
     if under_way.recording is not None:
-        under_way.recording.settle()
+        under_way.notices += under_way.recording.settle(ledger)
     if ledger.missing_key:
         raise under_way.gateway.configuration.key_error(ledger.missing_key)
     if ledger.unreadable:
@@ -202,14 +240,10 @@ def observe_models(under_way: CellUnderWay, declared: Trace | None) -> Trace | N
     return seen
 
 
-def whole_calls(under_way: CellUnderWay, trace: Trace | None) -> Trace | None:
-    """A trace with all of the arguments of calls, of which traces keep the beginnings: for rules on what was run."""
-    if under_way.gateway is None or trace is None or trace.source != GATEWAY:
-        return trace
-    answers = (one.answer for one in under_way.gateway.ledger.exchanges if one.answer is not None)
-    asked = [call for answer in answers for call in answer.calls]
-    calls = zip(trace.tool_calls or (), asked, strict=True)
-    return replace(trace, tool_calls=tuple(replace(call, arguments=whole.arguments) for call, whole in calls))
+async def keep_recording(under_way: CellUnderWay, result: CellResult) -> None:
+    """The cell was graded: a recording of it replaces the one that there was. Raises HarnessError."""
+    if under_way.recording is not None and (gateway := under_way.gateway) is not None:
+        await under_way.recording.keep(result, gateway.ledger, gateway.configuration.apis, under_way.run.masker)
 
 
 def _is_only_way(under_way: CellUnderWay) -> bool:

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from keystone_action.plan import Cell
     from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
     from keystone_action.runner.cell.recordings import CellRecording
+    from keystone_action.runner.roots import CellRoots
     from keystone_action.runner.sharing.first_copies import FirstCopy
-    from keystone_action.runner.under_way import CellRoots, RunUnderWay, SpecSecrets
+    from keystone_action.runner.under_way import RunUnderWay, SpecSecrets
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.base import Place

@@ -6,13 +6,11 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.engine.pulling import Pulling
 from keystone_action.errors import ServiceError
-from keystone_action.services.base import undoing
 from keystone_action.services.container.kept_logs import KeptLogs
 
 if TYPE_CHECKING:
@@ -80,8 +78,13 @@ class ContainerHost:
             yield
             return
         network.shared.add(await self.networks.connect(network, container, alias))
-        async with undoing(partial(self._disconnect, network, container)):
+        import anyio
+
+        try:
             yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._disconnect(network, container)
 
     async def _disconnect(self, network: ContainerNetwork, container: str) -> None:
         with contextlib.suppress(ServiceError):

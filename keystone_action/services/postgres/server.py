@@ -187,7 +187,7 @@ class EmbeddedServer:
             for database in (MAINTENANCE, "template1"):
                 connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
         if self._watches_writes:
-            self.slots = Slots(self, self.failure)
+            self.slots = Slots(self.admin, self.failure)
 
     def admin(self, database: str = MAINTENANCE) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
         """A connection of the superuser, each statement its own transaction. Raises psycopg.OperationalError."""

@@ -128,7 +128,7 @@ class PostgresInContainer:
             self._close_to_others(admin)
             self._make_template(admin)
         if self._watches_writes:
-            self.slots = Slots(self, self.container.failure)
+            self.slots = Slots(self.admin, self.container.failure)
 
     def _close_to_others(self, admin: psycopg.Connection[Any]) -> None:
         """Nobody but us is superuser, nobody gets in without a password (the images trust local connections), and no

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import AuditLine, read_lines
 from keystone_action.evidence.secret_search import SecretSearch, is_long_enough
+from keystone_action.evidence.trace import GATEWAY
 from keystone_action.spec.expressions import leaves
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.trace import Trace
     from keystone_action.evidence.writes import WriteLog
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.scoring.results import ForbiddenResult
@@ -96,12 +99,21 @@ def _file_writes(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
 
 def _calls(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
     from keystone_action.runner.cell.forbidden.calls import judge_calls
-    from keystone_action.runner.cell.model_gateway import whole_calls
 
-    calls, gateway = whole_calls(under_way, under_way.observed), under_way.gateway
+    calls, gateway = _whole_calls(under_way, under_way.observed), under_way.gateway
     exchanges = gateway.ledger.exchanges if gateway is not None else ()
     times = [one.ts for one in exchanges if one.answer is not None for _ in one.answer.calls]
     yield from judge_calls(under_way.spec.forbidden, calls, has_gateway=gateway is not None, times=times)
+
+
+def _whole_calls(under_way: CellUnderWay, trace: Trace | None) -> Trace | None:
+    """A trace with all of the arguments of calls, of which traces keep the beginnings: for rules on what was run."""
+    if under_way.gateway is None or trace is None or trace.source != GATEWAY:
+        return trace
+    answers = (one.answer for one in under_way.gateway.ledger.exchanges if one.answer is not None)
+    asked = [call for answer in answers for call in answer.calls]
+    calls = zip(trace.tool_calls or (), asked, strict=True)
+    return replace(trace, tool_calls=tuple(replace(call, arguments=whole.arguments) for call, whole in calls))
 
 
 _JUDGES: dict[tuple[str, ...], Callable[[CellUnderWay], Iterator[ForbiddenResult]]] = {

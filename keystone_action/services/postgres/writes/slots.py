@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.services.postgres.writes.pgoutput import PgOutput
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     import psycopg
 
     from keystone_action.errors import ServiceError
-    from keystone_action.services.postgres.cells import PostgresServer
     from keystone_action.services.postgres.writes.changes import PluginReader
 
 SERVER_SETTINGS: Mapping[str, str] = {
@@ -41,20 +41,24 @@ def missing_setting(session: psycopg.Connection[Any]) -> str:
 
 
 class Slots:
-    """The slots of a server that has just started. failure: makes the service's error of a problem. Raises
-    psycopg.Error; ServiceError where the server can't decode."""
+    """The slots of a server that has just started. admin: a connection of its superuser. failure: makes the service's
+    error of a problem. Raises psycopg.Error; ServiceError where the server can't decode."""
 
-    def __init__(self, server: PostgresServer, failure: Callable[[str], ServiceError]) -> None:
-        self._server = server
+    def __init__(
+        self,
+        admin: Callable[[], AbstractContextManager[psycopg.Connection[Any]]],
+        failure: Callable[[str], ServiceError],
+    ) -> None:
+        self._admin = admin
         self._first = _new_name()
         self._lock = threading.Lock()
-        with server.admin() as admin:
-            if missing := missing_setting(admin):
+        with admin() as session:
+            if missing := missing_setting(session):
                 raise failure(
                     f"can't be watched for what is written into it: {missing}; let `command` of the service start it"
                     " with `-c wal_level=logical`, or leave `command` out"
                 )
-            self.reader: type[PluginReader] = self._make_first(admin)
+            self.reader: type[PluginReader] = self._make_first(session)
 
     def _make_first(self, admin: psycopg.Connection[Any]) -> type[PluginReader]:
         import psycopg
@@ -74,7 +78,7 @@ class Slots:
             if session.info.server_version < _SINCE_COPIES:
                 _make(session, name, self.reader.plugin)
                 return name
-            with self._server.admin() as admin:
+            with self._admin() as admin:
                 admin.execute("SELECT pg_replication_slot_advance(%s, pg_current_wal_lsn())", (self._first,))
             session.execute("SELECT pg_copy_logical_replication_slot(%s, %s)", (self._first, name))
         return name
