@@ -32,3 +32,36 @@ def test_an_emptied_workspace_fails_the_checks_that_need_it(tmp_path: Path) -> N
     agent = "{type: command, command: 'rm -rf \"$KEYSTONE_WORKSPACE\"'}"
     called = run_spec(tmp_path, spec(agent, "{type: file_exists, path: x}", workspace="start"))
     assert (called.code, called.cells[0]["verdict"]) == (1, "fail")
+
+
+SENDS = "import urllib.request as r; r.urlopen(r.Request('{{ services.api.url }}/x', headers={'X-Test': '1'}))"
+
+
+def test_a_filter_that_is_neither_header_nor_field_is_told_and_does_not_make_it_green(tmp_path: Path) -> None:
+    """5.3: "one that none of at least one recorded request had as header or field is told as a notice, and an assertion
+    that holds only because of it fails"."""
+    services, agent = "[{name: api, type: http_mock, record: true}]", f'{{type: command, command: [python3, -c, "{SENDS}"]}}'
+    asked = "{{type: http_mock_assertions, service: api, assertions: [{{field: request_count, {}}}]}}"
+    for folder, operator in (("as_it_is", "filters: {X-Tset: '1'}, equals: 0"), ("elsewhere", "equals: 1")):
+        (tmp_path / folder).mkdir()
+        called = run_spec(tmp_path / folder, spec(agent, asked.format(operator), services=services))
+        found = [one for one in called.cells[0].get("notices", []) if "X-Tset" in one]
+        if folder == "as_it_is":
+            assert called.code == 1, called
+            assert found == [
+                "it_holds: none of the 1 recorded requests had a header or a field 'X-Tset', did you mean 'X-Test'?"
+            ]
+        else:
+            assert (called.code, found) == (0, []), called
+
+
+def test_a_misspelt_filter_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    """5.3: "one that looks like a misspelt filter … is exit 2 and names `headers:` and `json:`"."""
+    asked = (
+        "{type: http_mock_assertions, service: api,"
+        " assertions: [{field: request_count, filters: {mehtod: DELETE}, equals: 0}]}"
+    )
+    called = run_spec(tmp_path, spec("{type: none}", asked, services="[{name: api, type: http_mock, record: true}]"))
+    assert called.code == 2
+    assert "did you mean 'method'?" in called.err
+    assert "headers: {mehtod: …} or json: {mehtod: …}" in called.err

@@ -140,6 +140,17 @@ def test_summary_sent_once(tmp_path, send, status):
         ({"X-Many": "two"}, 1),
         ({"method": "POST", "n": 1, "X-Key": "k"}, 1),
         ({"method": "GET", "n": 1}, 0),
+        ({"headers": {"x-KEY": "k", "X-Times": 3}}, 1),
+        ({"headers": {"X-Many": ["one", "two"]}}, 1),
+        ({"headers": {"X-Key": "k", "X-Times": 4}}, 0),
+        ({"headers": {"n": 1}}, 0),
+        ({"json": {"n": 1, "tags[1]": "b"}}, 1),
+        ({"json": {"tags": "b"}}, 1),
+        ({"json": {"[1]": 2}}, 1),
+        ({"json": {"$": [1, 2]}}, 1),
+        ({"json": {"n": "1"}}, 0),
+        ({"json": {"X-Key": "k"}}, 0),
+        ({"json": {"n": 1}, "headers": {"X-Key": "k"}, "method": "POST"}, 1),
     ],
 )
 def test_filters(holds, filters, count):
@@ -263,6 +274,52 @@ def test_a_pattern_that_takes_forever_fails(outcome):
     assert "time limit" in found.message
 
 
+# A filter that is neither header nor field of any request.
+
+
+def test_an_assertion_that_holds_only_because_no_request_had_the_filter_fails(outcome):
+    sent = [request(body={"amount": 7}), request("GET")]
+    found = outcome({"field": "request_count", "filters": {"amuont": 7}, "equals": 0}, *sent)
+    assert found.status == "fail"
+    assert "holds only because none of the 2 recorded requests had a header or a field 'amuont'" in found.message
+    assert found.notices == (
+        "none of the 2 recorded requests had a header or a field 'amuont', did you mean 'amount'?",
+    )
+
+
+@pytest.mark.parametrize(
+    ("assertion", "status", "notices"),
+    [
+        # It holds without the filter, too.
+        ({"field": "request_count", "filters": {"method": "DELETE", "force": True}, "equals": 0}, "pass", 1),
+        ({"field": "last_request.json.to", "filters": {"path": "/no", "force": True}, "exists": False}, "pass", 1),
+        # A request has the name, with another value.
+        ({"field": "request_count", "filters": {"to": "boss@co"}, "equals": 0}, "pass", 0),
+        ({"field": "request_count", "filters": {"x-key": "other"}, "equals": 0}, "pass", 0),
+        # Which is meant is said, so that no request has to have it.
+        ({"field": "request_count", "filters": {"headers": {"X-Force": "1"}}, "equals": 0}, "pass", 0),
+        ({"field": "request_count", "filters": {"json": {"force": True}}, "equals": 0}, "pass", 0),
+        # It does not hold.
+        ({"field": "request_count", "filters": {"force": True}, "equals": 1}, "fail", 1),
+    ],
+)
+def test_a_filter_that_no_request_had_is_told(outcome, assertion, status, notices):
+    found = outcome(assertion, request(body={"to": "finance@co"}, headers={"X-Key": "k"}))
+    assert (found.status, len(found.notices)) == (status, notices), (found.message, found.notices)
+
+
+def test_without_a_request_no_filter_is_told(outcome):
+    found = outcome({"field": "request_count", "filters": {"force": True}, "equals": 0})
+    assert (found.status, found.notices) == ("pass", ())
+
+
+def test_a_body_that_was_not_kept_may_have_the_field(outcome):
+    """Where the other filters leave the request out, what was cut from it decides nothing."""
+    asked = {"field": "request_count", "filters": {"method": "GET", "force": True}, "equals": 0}
+    found = outcome(asked, request(body="begin", cut=7))
+    assert (found.status, found.notices) == ("pass", ())
+
+
 # What people read.
 
 
@@ -303,12 +360,14 @@ def test_a_count_of_all_requests_lists_nothing_it_did_not_look_for(outcome):
         # What was not kept may hold it, or not.
         ({"field": "request_count", "filters": {"body": "hunter2"}, "equals": 0}, False),
         ({"field": "request_count", "filters": {"to": "a@b"}, "equals": 0}, False),
+        ({"field": "request_count", "filters": {"json": {"to": "a@b"}}, "equals": 0}, False),
         ({"field": "last_request.body", "not_contains": "hunter2"}, False),
         ({"field": "last_request.body", "equals": "begin"}, False),
         # All that these ask is known.
         ({"field": "last_request.body", "contains": "begin"}, True),
         ({"field": "request_count", "filters": {"body": "begin"}, "equals": 1}, True),
         ({"field": "request_count", "filters": {"body": "hunter2", "method": "GET"}, "equals": 0}, True),
+        ({"field": "request_count", "filters": {"headers": {"to": "a@b"}}, "equals": 0}, True),
         ({"field": "request_count", "equals": 1}, True),
         ({"field": "last_request.method", "equals": "POST"}, True),
     ],

@@ -30,6 +30,9 @@ SUMMARY_SENT_ONCE = {
         ({"field": "request_count", "equals": 1, "filters": {"path": "api"}}, "starts with /"),
         ({"field": "request_count", "equals": 1, "filters": {"method": ["POST"]}}, "a text for the filter method"),
         ({"field": "request_count", "equals": 1, "filters": {"query": "a=b"}}, "a mapping of names"),
+        ({"field": "request_count", "equals": 1, "filters": {"headers": "X-Key"}}, "a mapping of names"),
+        ({"field": "request_count", "equals": 1, "filters": {"json": ["to"]}}, "a mapping of paths"),
+        ({"field": "request_count", "equals": 1, "filters": {"json": {"a[": 1}}}, "expected .name, [0]"),
         ({"field": "request_count", "equal": 1}, "Extra inputs"),
         ({"field": "last_request.body", "count": -1}, "greater than or equal to 0"),
         ({"field": "last_request", "exists": "no"}, "valid boolean"),
@@ -53,6 +56,36 @@ def test_the_field_that_was_meant_is_suggested(field, suggestion):
     with pytest.raises(ValidationError) as caught:
         make_check({"type": "http_mock_assertions", "service": "s", "assertions": [{"field": field, "exists": True}]})
     assert caught.value.errors()[0]["ctx"]["suggestion"] == suggestion
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("mehtod", "method"),
+        ("methd", "method"),
+        ("methodd", "method"),
+        ("metxod", "method"),
+        ("METHOD", "method"),
+        ("paht", "path"),
+        ("header", "headers"),
+        ("jsno", "json"),
+        ("qeury", "query"),
+        ("bdoy", "body"),
+    ],
+)
+def test_a_misspelt_filter_is_refused_with_the_one_that_was_meant(key, meant):
+    asked = {"field": "request_count", "filters": {key: "DELETE"}, "equals": 0}
+    with pytest.raises(ValidationError) as caught:
+        make_check({"type": "http_mock_assertions", "service": "s", "assertions": [asked]})
+    context = caught.value.errors()[0]["ctx"]
+    assert context["suggestion"] == meant
+    assert f"headers: {{{key}: …}} or json: {{{key}: …}}" in context["help"]
+
+
+@pytest.mark.parametrize("key", ["to", "subject", "X-Method", "payload", "host", "methods_", "order", "mtehdo"])
+def test_a_key_that_is_not_like_a_filter_is_a_name(key):
+    asked = {"field": "request_count", "filters": {key: "x"}, "equals": 0}
+    assert make_check({"type": "http_mock_assertions", "service": "s", "assertions": [asked]}).assertions
 
 
 def test_no_assertion_is_refused():

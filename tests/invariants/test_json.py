@@ -96,6 +96,39 @@ def test_the_draft_is_the_one_that_is_named(workspace: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schema", "keyword", "meant"),
+    [
+        ({"requried": ["a"]}, "requried", "required"),
+        ({"properties": {"a": {"typ": "number"}}}, "typ", "type"),
+        ({"items": [{"minimun": 1}], "$schema": "http://json-schema.org/draft-07/schema#"}, "minimun", "minimum"),
+        ({"anyOf": [{"proprties": {"a": {}}}]}, "proprties", "properties"),
+        ({"$defs": {"x": {"enums": [1]}}}, "enums", "enum"),
+    ],
+)
+def test_a_keyword_that_is_misspelt_asks_for_nothing_and_is_refused(
+    workspace: Path, schema: dict[str, Any], keyword: str, meant: str
+) -> None:
+    told = f"'{keyword}' is not a keyword of JSON Schema, so it asks for nothing; '{meant}' is one"
+    with pytest.raises(ValidationError, match=told):
+        make_check({"type": "json", "path": "x", "schema": schema})
+    (workspace.parent / "schema.json").write_text(json.dumps(schema))
+    outcome = check({"schema": "schema.json"}, workspace, directory=workspace.parent)
+    assert (outcome.status, told in outcome.message) == ("error", True)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": {"requried": {}, "typ": {}}, "title": "x", "x-order": 1, "then": {}, "maxContains": 1},
+        {"patternProperties": {"typ": True}, "definitions": {"enums": {}}, "dependencies": {"typ": ["enums"]}},
+        {"enum": [{"typ": 1}], "const": {"requried": 1}, "default": {"typ": 1}, "examples": [{"typ": 1}]},
+    ],
+)
+def test_names_and_values_in_a_schema_are_not_keywords(schema: dict[str, Any]) -> None:
+    assert make_check({"type": "json", "path": "x", "schema": schema})
+
+
+@pytest.mark.parametrize(
     "reference", ["http://127.0.0.1:9/schema.json", "file:///etc/passwd", "other.json", "#/$defs/gone"]
 )
 def test_no_reference_is_fetched(workspace: Path, reference: str) -> None:

@@ -92,6 +92,30 @@ def test_each_matcher_kind_and_limit_is_one_assertion(fields: dict[str, Any], sc
     assert outcome.status == ("pass" if score == 1.0 else "fail")
 
 
+@pytest.mark.parametrize(
+    ("args", "status", "told"),
+    [
+        ({"comand": "pytest -q"}, "fail", "'comand' may be 'command' misspelt"),
+        ({"COMMAND": "pytest -q"}, "fail", "'COMMAND' may be 'command' misspelt"),
+        # Without that name no call fits either: the other argument differs.
+        ({"comand": "pytest -q", "timeout": 3}, "pass", ""),
+        # An argument that calls need not have.
+        ({"run_in_background": True}, "pass", ""),
+    ],
+)
+def test_a_forbidden_argument_that_no_call_has_is_told(args: dict[str, Any], status: str, told: str) -> None:
+    outcome = trace({"forbid_tools": [{"name": "Bash", "args": args}]}, traced(READ, TEST))
+    assert outcome.status == status, outcome.message
+    assert told in outcome.message
+    assert ("no call that fits by its name has an argument" in " ".join(outcome.notices)) == (status == "pass")
+
+
+def test_a_forbidden_argument_with_another_value_or_of_no_call_is_not_told() -> None:
+    for args in ({"command": "rm -rf /"}, {}):
+        assert trace({"forbid_tools": [{"name": "Ls", "args": args}]}, traced(READ, TEST)).notices == ()
+    assert trace({"forbid_tools": [{"name": "Bash", "args": {"command": "ls"}}]}, traced(READ, TEST)).notices == ()
+
+
 def test_the_message_says_what_does_not_hold_and_what_was_seen() -> None:
     outcome = trace({"require_tools": [{"kind": "fetch"}], "forbid_tools": [{"name": "Bash"}]}, traced(READ, TEST))
     assert outcome.message == (

@@ -63,6 +63,10 @@ CHECK = "check: {type: file_exists, path: x}"
             "parallelism: {matrix: {model: [1]}, exclude: [{modle: 1}]}",
             "'modle' is not in the matrix, did you mean 'model'?",
         ),
+        (
+            "parallelism: {matrix: {model: [1]}, include: [{modle: 1, effort: high}]}",
+            "'modle' is not in the matrix, did you mean 'model'?",
+        ),
         ("parallelism: {matrix: {model: [1]}, exclude: [{}]}", "an empty entry would exclude everything"),
         ("scenarios: []", "no scenarios; there is nothing to run"),
         ("scenarios: [{id: a, input: x}, {id: a, input: y}]", "the scenario 'a' is there twice"),

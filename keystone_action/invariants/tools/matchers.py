@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -74,6 +74,11 @@ class ToolMatcher(StrictModel):
         """Whether `matches` is sure: not where what it asks of arguments could not be read."""
         asks = self.args is not None or self.path_glob is not None
         return not (asks and call.arguments is None and self.fits_name(call))
+
+    def unseen_arguments(self, calls: Iterable[ToolCall]) -> tuple[str, ...]:
+        """Names in `args` that no call had of those that fit by kind and name; none where there is no such call."""
+        fitting = [call.arguments or {} for call in calls if self.fits_name(call)]
+        return tuple(name for name in self.args or {} if fitting and not any(name in one for one in fitting))
 
     def __str__(self) -> str:
         keys = self.model_dump(exclude_none=True)

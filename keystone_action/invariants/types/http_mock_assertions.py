@@ -13,13 +13,13 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.evidence.request_filters import Filter, compile_filters, shown_found
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
+from keystone_action.evidence.request_filters import NAMES, Filter, compile_filters, names_in, shown_found
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, with_notices
 from keystone_action.invariants.values.comparison import as_json, describe, equal, shown_value
 from keystone_action.invariants.values.operator_fields import Operators
 from keystone_action.invariants.values.operators import problem_with
 from keystone_action.invariants.values.patterns import PatternTimeout
-from keystone_action.spec.loading.diagnostics import nearest
+from keystone_action.spec.loading.diagnostics import nearest, slip_of
 from keystone_action.spec.models.base import ServiceName
 
 _SHOWN = 2_000
@@ -28,6 +28,7 @@ _NUMERIC = frozenset({"equals", "not_equals", "gt", "gte", "lt", "lte", "exists"
 _KINDS_KEPT = 1_000
 _KINDS_SHOWN = 3
 _WIDTH = 120
+_NAMES_KEPT = 1_000
 
 
 def _readable_field(text: str) -> str:
@@ -42,6 +43,16 @@ def _readable_field(text: str) -> str:
         context = {"message": str(error), "suggestion": suggestion}
         raise PydanticCustomError("field_of_requests", "{message}", context) from None
     return text
+
+
+def _filter_name(name: str) -> str:
+    """A misspelt filter would be the name of a header that no request has, and let nothing through."""
+    meant = slip_of(name, NAMES)
+    if meant:
+        message = f"the filter {name!r} looks like {meant}, misspelt"
+        advice = f"if it is a name, write headers: {{{name}: …}} or json: {{{name}: …}}"
+        raise PydanticCustomError("filter_name", "{message}", {"message": message, "suggestion": meant, "help": advice})
+    return name
 
 
 class Assertion(Operators):
@@ -59,10 +70,11 @@ class Assertion(Operators):
     Example: `request_count`
     Example: `last_request.json.amount`
     """
-    filters: dict[str, Any] = Field(default_factory=dict)
+    filters: dict[Annotated[str, AfterValidator(_filter_name)], Any] = Field(default_factory=dict)
     """Which requests count. `method`; `path` (as it is, or with `*` and `**`); `query` (a mapping of names to a text,
-    or a list where a name is repeated); `body` (a text in it). Any other key is a header, in any case, or else a
-    top-level field of a JSON or form body.
+    or a list where a name is repeated); `body` (a text in it); `headers` (a mapping of names); `json` (a mapping of
+    paths in a JSON body, such as `items[0].id`). Any other key is a header, in any case, or else a top-level field of a
+    JSON or form body.
 
     Example: `{method: POST, path: "/orders/*"}`
     """
@@ -136,10 +148,9 @@ class HttpMockAssertions(Check):
         results = [view.result(deadline) for view in views]
         problems = [f"{result['field']}: {result['message']}" for result in results if not result["passed"]]
         details: dict[str, Any] = {"service": self.service, "requests": len(requests), "assertions": results}
-        if problems:
-            return failed("\n".join(problems), **details)
         held = "1 assertion holds" if len(results) == 1 else f"all {len(results)} assertions hold"
-        return passed(f"{self.service}: {held}.", **details)
+        outcome = failed("\n".join(problems), **details) if problems else passed(f"{self.service}: {held}.", **details)
+        return with_notices(outcome, (notice for view in views for notice in view.notices()))
 
 
 class _Selection(Sequence[RecordedRequest]):
@@ -173,11 +184,14 @@ class _View:
         self._assertion = assertion
         self._field = parse_field(assertion.field)
         self._filters = assertion.compiled_filters()
+        self._requests = requests
         self._selected = _Selection(requests)
         self._near = NearMisses(self._filters)
         self._undecided = 0
+        self._unseen = [one for one in self._filters if one.reads == "any"] if requests else []
 
     def see(self, index: int, request: RecordedRequest) -> None:
+        self._unseen = [one for one in self._unseen if not one.may_be_named_in(request)]
         unsure = [one for one in self._filters if not one.is_sure(request)]
         if unsure and all(one.matches(request) for one in self._filters if one not in unsure):
             self._undecided += 1
@@ -190,14 +204,7 @@ class _View:
         """Everything about the outcome, as results.json has it."""
         assertion, matched = self._assertion, len(self._selected)
         found = read_field(self._field, self._selected)
-        problems: list[str] = []
-        for operator, operand in assertion.operators().items():
-            try:
-                problem = problem_with(operator, operand, found, typed=self._field.part == "json", deadline=deadline)
-            except PatternTimeout as error:
-                problem = str(error)
-            if problem is not None:
-                problems.append(problem)
+        problems = self._problems(found, deadline)
         message = "; ".join(problems)
         if problems and (self._field.request == "count" or isinstance(found, Missing)):
             message += f". {self._near.sentence(matched)}"
@@ -205,6 +212,13 @@ class _View:
         if unsure:
             problems.append(unsure)
             message = f"{message}. {unsure}" if message else unsure
+        if not problems and self._unseen and self._problems(read_field(self._field, self._without_unseen()), deadline):
+            names = " and ".join(repr(one.name) for one in self._unseen)
+            message = (
+                f"it holds only because {self._none_had(names)}; write headers: or json: where a name is meant that no"
+                " request has to have"
+            )
+            problems.append(message)
         return {
             "field": assertion.field,
             "filters": as_json(assertion.filters),
@@ -214,6 +228,41 @@ class _View:
             "passed": not problems,
             "message": f"{message}." if problems else f"holds: found {_describe(found)}",
         }
+
+    def _problems(self, found: Any | Missing, deadline: float) -> list[str]:
+        problems: list[str] = []
+        for operator, operand in self._assertion.operators().items():
+            try:
+                problem = problem_with(operator, operand, found, typed=self._field.part == "json", deadline=deadline)
+            except PatternTimeout as error:
+                problem = str(error)
+            if problem is not None:
+                problems.append(problem)
+        return problems
+
+    def _without_unseen(self) -> _Selection:
+        """What would pass without the filters that are neither header nor field of any request."""
+        selected, filters = _Selection(self._requests), [one for one in self._filters if one not in self._unseen]
+        selected.indices = [
+            index for index, request in enumerate(self._requests) if all(one.matches(request) for one in filters)
+        ]
+        return selected
+
+    def notices(self) -> Iterator[str]:
+        """Of each filter that is neither header nor field of any request."""
+        if not self._unseen:
+            return
+        names: dict[str, None] = {}
+        for request in self._requests:
+            names.update(dict.fromkeys(names_in(request)))
+            if len(names) > _NAMES_KEPT:
+                break
+        for one in self._unseen:
+            close = nearest(one.name, list(names)[:_NAMES_KEPT])
+            yield self._none_had(repr(one.name)) + (f", did you mean {_shorten(close)!r}?" if close else "")
+
+    def _none_had(self, names: str) -> str:
+        return f"none of the {len(self._requests):,} recorded requests had a header or a field {names}"
 
     def _unsure(self, *, holds: bool) -> str:
         """Why what was kept of the requests can't answer; empty when it can."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self, Union
 
 from pydantic import Discriminator, Field, Tag, model_validator
@@ -11,9 +12,10 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall, ToolKind, Trace
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped, with_notices
 from keystone_action.invariants.tools.matchers import ToolMatcher, shown_calls
 from keystone_action.invariants.tools.spending import WORDS, Metric, measure_spending, shown_amount, within
+from keystone_action.spec.loading.diagnostics import slip_of
 from keystone_action.spec.models.shapes import LIST, MAPPING
 
 _NUMBER, _SWITCH = "<number>", "<switch>"
@@ -50,6 +52,8 @@ class TraceAssertion:
     what: str
     holds: bool | None
     told: str
+    notice: str = ""
+    """What the author should know, though it holds."""
 
 
 class TraceCheck(Check):
@@ -151,7 +155,7 @@ class TraceCheck(Check):
             elif unsure is not None:
                 yield TraceAssertion(what, False, f"the arguments of a call of {unsure.name} could not be read")
             else:
-                yield TraceAssertion(what, True, "none was called")
+                yield _none_called(what, one, calls, workspace)
         yield from self._about_order(evidence, trace)
 
     def _about_order(self, evidence: Evidence, trace: Trace) -> Iterator[TraceAssertion]:
@@ -190,6 +194,25 @@ class TraceCheck(Check):
                 yield _check_limit(f"max_tool_calls {kind}: {limit:,}", count, limit, f"tool calls of kind {kind}")
 
 
+def _none_called(what: str, one: ToolMatcher, calls: tuple[ToolCall, ...], workspace: Path) -> TraceAssertion:
+    """Of a forbidden tool that no call fits: whether that is only because an argument's name is misspelt. A name that
+    is like none of those that came may be an argument that calls need not have."""
+    unseen = one.unseen_arguments(calls)
+    if not unseen:
+        return TraceAssertion(what, True, "none was called")
+    came = dict.fromkeys(name for call in calls if one.fits_name(call) for name in call.arguments or ())
+    meant = {name: slip for name in unseen if (slip := slip_of(name, came))}
+    others = {name: value for name, value in (one.args or {}).items() if name not in meant}
+    relaxed = one.model_copy(update={"args": others})
+    if meant and any(relaxed.matches(call, workspace) for call in calls):
+        told = ", ".join(f"{name!r} may be {slip!r} misspelt" for name, slip in meant.items())
+        return TraceAssertion(what, False, f"none fits only because no call has such an argument: {told}")
+    names = " and ".join(map(repr, unseen))
+    return TraceAssertion(
+        what, True, "none was called", f"{what}: no call that fits by its name has an argument {names}"
+    )
+
+
 def _check_limit(what: str, amount: float | None, limit: float, words: str) -> TraceAssertion:
     if amount is None:
         return TraceAssertion(what, None, f"the trace does not tell of {words}")
@@ -218,10 +241,11 @@ def _outcome(assertions: list[TraceAssertion], trace: Trace) -> Outcome:
     held = len(graded) - len(broken)
     lines = [f"{held} of {len(graded)} assertions about the trace hold.", *broken, *absent]
     lines += [f"Not understood in the trace: {'; '.join(trace.not_understood[:3])}."] if trace.not_understood else []
-    return (failed if broken else passed)(
+    outcome = (failed if broken else passed)(
         "\n".join(lines),
         score=held / len(graded),
         assertions=[{"what": one.what, "holds": one.holds, "told": one.told} for one in assertions],
         source=trace.source,
         not_understood=list(trace.not_understood),
     )
+    return with_notices(outcome, (one.notice for one in assertions if one.notice))

@@ -149,6 +149,22 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return by_folded[found[0]] if found else ""
 
 
+def slip_of(word: str, known: Iterable[str]) -> str:
+    """The known word that this one is with one letter changed, missing or added, or two neighbouring letters swapped,
+    whatever the case: `mehtod` is `method`. Empty when there is none, or when the word itself is known."""
+    words = list(known)
+    return "" if word in words else next((one for one in words if _is_slip(word.lower(), one.lower())), "")
+
+
+def _is_slip(word: str, meant: str) -> bool:
+    if abs(len(word) - len(meant)) > 1:
+        return False
+    start = next((at for at, (a, b) in enumerate(zip(word, meant, strict=False)) if a != b), min(len(word), len(meant)))
+    one, other = word[start:], meant[start:]
+    is_swap = len(one) > 1 and one[:2] == other[1::-1] and one[2:] == other[2:]
+    return is_swap or one[1:] == other[1:] or one[1:] == other or one == other[1:]
+
+
 def _fold(word: str) -> str:
     """Without what people rarely mean: case, the kind of dash, and the dashes that every option begins with."""
     return word.lower().lstrip("-").replace("-", "_")

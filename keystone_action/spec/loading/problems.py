@@ -121,7 +121,8 @@ def _locate(
         return _Located(_unknown_key(tuple(path), model, data, check_types), union, member)
     problem = _explain(error, tuple(path))
     if on_key:
-        problem = replace(problem, message="the name", on_key=True)
+        is_bare = problem.message == _name_of(problem.path)
+        problem = replace(problem, message="the name" if is_bare else problem.message, on_key=True)
     return _Located(problem, union, member)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from keystone_action.spec.loading.diagnostics import nearest, show
+from keystone_action.spec.loading.diagnostics import nearest, show, slip_of
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
 from keystone_action.spec.loading.yaml_loader import KeyPath
@@ -162,6 +162,11 @@ def _matrix(scope: Scope) -> Iterator[Problem]:
     for index, entry in enumerate(parallelism.include):
         if not entry:
             yield Problem(("parallelism", "include", index), "an empty entry adds nothing", expected="names and values")
+        for name in entry:
+            if meant := slip_of(name, known):
+                # As a parameter of its own it would fit every combination, and add to all of them.
+                message = f"'{name}' is not in the matrix"
+                yield Problem(("parallelism", "include", index, name), message, suggestion=meant, on_key=True)
 
 
 def _task(scope: Scope) -> Iterator[Problem]:
