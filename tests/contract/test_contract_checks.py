@@ -40,7 +40,8 @@ SENDS = "import urllib.request as r; r.urlopen(r.Request('{{ services.api.url }}
 def test_a_filter_that_is_neither_header_nor_field_is_told_and_does_not_make_it_green(tmp_path: Path) -> None:
     """5.3: "one that none of at least one recorded request had as header or field is told as a notice, and an assertion
     that holds only because of it fails"."""
-    services, agent = "[{name: api, type: http_mock, record: true}]", f'{{type: command, command: [python3, -c, "{SENDS}"]}}'
+    services = "[{name: api, type: http_mock, record: true}]"
+    agent = f'{{type: command, command: [python3, -c, "{SENDS}"]}}'
     asked = "{{type: http_mock_assertions, service: api, assertions: [{{field: request_count, {}}}]}}"
     for folder, operator in (("as_it_is", "filters: {X-Tset: '1'}, equals: 0"), ("elsewhere", "equals: 1")):
         (tmp_path / folder).mkdir()
