@@ -33,10 +33,11 @@ def bash(command: Any, **more: Any) -> tuple[str, str, dict[str, Any]]:
         ({"commands": [r"\brm\s+-rf\b"]}, bash("cd /tmp && rm  -rf x"), "commands"),
         ({"commands": [r"\brm\s+-rf\b"]}, bash(["bash", "-lc", "rm -rf x"]), "commands"),
         ({"commands": ["^git push"]}, bash(["git", "push", "origin"]), "commands"),
-        ({"commands": ["rm -rf"]}, bash("ls", description="instead of rm -rf"), None),
+        ({"commands": ["rm -rf"]}, bash("ls", description="rm -rf x"), "commands"),
+        ({"commands": ["rm -rf"]}, bash("ls", description="lists it"), None),
         ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"description": "rm -rf x"}), "commands"),
         ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"deep": [{"in": ["it", "rm -rf x"]}]}), "commands"),
-        ({"commands": ["a.txt"]}, bash("ls"), None),  # what is read is no command
+        ({"commands": ["a.sh"]}, bash("ls"), None),
     ],
 )
 def test_a_call_that_a_rule_forbids_fails_the_cell(

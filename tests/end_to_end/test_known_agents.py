@@ -116,6 +116,15 @@ def test_it_does_its_task_and_all_that_is_told_is_what_the_provider_said(tmp_pat
     assert any("_KEY=keystone-" in result for result in results)  # it saw its environment
 
 
+@pytest.mark.parametrize(("name", "broken"), [("Write", False), ("mcp__files__Write", True)])
+def test_what_a_known_tool_writes_into_a_file_is_no_command(tmp_path: Path, name: str, broken: bool) -> None:
+    claude, given = CLIENTS["claude-code"], {"file_path": "hello.txt", "content": "hello: never rm -rf"}
+    turns = [Turn(calls=[(name, given)]), claude.runs("printf 'hello' > hello.txt"), *claude.ends]
+    called, _ = called_with(tmp_path, claude, turns, forbidden={"commands": [r"rm\s+-rf"]})
+    assert called.cells[0]["forbidden"][0]["violated"] is broken
+    assert called.code == (1 if broken else 0), called.err + called.out
+
+
 def test_aider_which_has_no_tools_edits_what_the_model_writes_down(tmp_path: Path) -> None:
     block = "hello.txt\n```\n<<<<<<< SEARCH\n=======\nhello\n>>>>>>> REPLACE\n```\n"
     invariants = {

@@ -57,6 +57,14 @@ def test_a_response_whose_last_event_has_no_items_has_those_that_came():
         assert assembled(OpenAiResponses(), [*events[:-1], last]) == RESPONSE
 
 
+def test_a_tool_of_an_mcp_server_is_not_taken_for_one_of_the_client_s_own() -> None:
+    call = {"type": "function_call", "call_id": "c", "name": "view_image", "arguments": '{"path": "a"}'}
+    for kind in ("function_call", "custom_tool_call"):
+        items = [{**call, "type": kind, "input": "a"}, {**call, "type": kind, "input": "a", "namespace": "mcp__shop"}]
+        names = [one.name for one in OpenAiResponses().whole({**RESPONSE, "output": items}).calls]
+        assert names == ["view_image", "mcp__shop__view_image"]
+
+
 @pytest.mark.parametrize("error", [{"message": "Overloaded", "code": "x"}, {"error": {"message": "Overloaded"}}])
 def test_an_error_in_the_middle_of_a_response_is_its_end(error):
     event = {"type": "error", **error}

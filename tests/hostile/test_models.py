@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.attacks import honest, hostile
 from support.hostile import everything_written
 from support.model_agents import REAL_KEY, behind, calls, run, says, spec_of
@@ -169,3 +170,38 @@ ask([user("do it"), {{"role": "assistant", "content": first["content"]}}, result
         called = run(tmp_path, spec_of(script, agent=CLAUDE, invariants=TESTED), environ)
     assert called.code == 0, called.err + called.out
     assert called.cells[0]["notices"] == []
+
+
+HARMLESS_NAME = "calls its own shell by the name of a tool that only reads"
+ASKS_ONE = """
+status, first = ask([user("do it")], tools=({name!r},))
+ask([user("do it"), {{"role": "assistant", "content": first["content"]}}, result("toolu_1", "ok")])
+print("done")
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("read_file", {"path": "x; rm -rf build"}),
+        ("grep", {"pattern": "rm", "flags": ["-rf", "build"]}),
+        ("Read", {"file_path": "notes.txt", "description": "rm -rf build"}),
+    ],
+)
+@hostile("models", HARMLESS_NAME, held_by="names tell what a tool does only of known agents")
+def test_a_shell_is_a_shell_whatever_it_is_called(tmp_path: Path, name: str, given: dict[str, Any]) -> None:
+    rule = {"commands": [r"rm\s+-rf"]}
+    with behind(calls(("toolu_1", name, given)), says("done")) as (_, environ):
+        called = run(tmp_path, spec_of(ASKS_ONE.format(name=name), forbidden=rule), environ)
+    assert called.code == 1
+    assert called.cells[0]["forbidden"][0]["violated"]
+
+
+@honest("models", HARMLESS_NAME)
+def test_a_tool_that_only_reads_breaks_no_rule_on_commands(tmp_path: Path) -> None:
+    rule = {"commands": [r"rm\s+-rf"]}
+    reads = calls(("toolu_1", "read_file", {"path": "docs/rm.md", "lines": [1, 20], "format": "text"}))
+    with behind(reads, says("done")) as (_, environ):
+        called = run(tmp_path, spec_of(ASKS_ONE.format(name="read_file"), forbidden=rule), environ)
+    assert called.code == 0, called.err + called.out
+    assert not called.cells[0]["forbidden"][0]["violated"]

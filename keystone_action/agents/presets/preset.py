@@ -78,6 +78,8 @@ class Preset(StrictModel):
     ids: regular expressions, each with one group: an id that the program makes anew in each run, and that the model may
     say back. They see texts as they were sent.
 
+    harmless_tools: those of its own tools that run no command, whatever they are asked to do.
+
     Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_yaml}` (the
     prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
     """
@@ -95,6 +97,7 @@ class Preset(StrictModel):
     environment: Texts = Field(default_factory=dict)
     files: Texts = Field(default_factory=dict)
     trace: AgentTrace | None = None
+    harmless_tools: Annotated[frozenset[str], Field(strict=False)] = frozenset()
     varies: Annotated[tuple[str, ...], Field(strict=False)] = ()
     ids: Annotated[tuple[str, ...], Field(strict=False)] = ()
 

@@ -138,9 +138,9 @@ def _all_tools(tools: list[Mapping[str, Any]], depth: int = 8) -> list[Mapping[s
 def _call(item: Mapping[str, Any]) -> ModelCall | None:
     match text(item, "type"):
         case "function_call":
-            return ModelCall(text(item, "call_id"), text(item, "name"), as_arguments(item.get("arguments")))
+            return ModelCall(text(item, "call_id"), _name(item), as_arguments(item.get("arguments")))
         case "custom_tool_call":
-            return ModelCall(text(item, "call_id"), text(item, "name"), {"input": text(item, "input")})
+            return ModelCall(text(item, "call_id"), _name(item), {"input": text(item, "input")})
         case "local_shell_call" | "shell_call" | "apply_patch_call" | "computer_call" as kind:
             action = mapping(item, "action") or mapping(item, "operation")
             return ModelCall(text(item, "call_id"), kind.removesuffix("_call"), dict(action))
@@ -155,6 +155,13 @@ def _call(item: Mapping[str, Any]) -> ModelCall | None:
             return ModelCall(text(item, "id"), kind.removesuffix("_call"), arguments, by_provider=True)
         case _:
             return None
+
+
+def _name(item: Mapping[str, Any]) -> str:
+    """Of the tool, with the namespace that it is in: an MCP server may call a tool as the client calls one of its
+    own."""
+    namespace, name = text(item, "namespace"), text(item, "name")
+    return f"{namespace}__{name}" if namespace else name
 
 
 def _spoken(item: Mapping[str, Any], parts: str, name: str) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import HarnessError
@@ -22,18 +23,25 @@ if TYPE_CHECKING:
 SECONDS = 30.0
 """For the patterns of a cell."""
 _SHOWN_CHARACTERS = 300
-_RUN_SOMETHING = ("execute", "other")
 _COMMAND_KEYS = frozenset({"command", "cmd", "script", "code", "input"})
 _PROSE = "description"
 """What some shells' tools have beside the command: words for people."""
+_NAME = re.compile(r"[\w.$-]*")
+"""Of an argument, as tools have them."""
 
 
 def judge_calls(
-    rules: Forbidden, trace: Trace | None, *, has_gateway: bool, times: Sequence[str] = ()
+    rules: Forbidden,
+    trace: Trace | None,
+    *,
+    has_gateway: bool,
+    times: Sequence[str] = (),
+    harmless: Collection[str] | None = None,
 ) -> tuple[ForbiddenResult, ...]:
     """One result for each of the rules `tools` and `commands` that the spec has. trace: what checks read. has_gateway:
     whether the cell had one; without, the agent's own transcript is all there is. times: when the request came whose
-    answer made a call, of each.
+    answer made a call, of each. harmless: the tools of a known agent that run no command; None for any other agent,
+    which may call its shell as it likes (`read_file`): what one of its tools does is told by no name.
 
     Raises HarnessError where nothing was observed, or not all of it.
     """
@@ -50,67 +58,74 @@ def judge_calls(
         raise HarnessError("forbidden.commands: the transcript has arguments that are too long to be judged")
     calls, whose = trace.tool_calls, "seen by the gateway" if has_gateway else "by the agent's own word"
     told = [f" at {time}, {whose}" for time in times] or [f", {whose}"] * len(calls)
-    deadline = time.monotonic() + SECONDS
-    found = []
-    if rules.tools is not None:
-        named = set(rules.tools)
-        found.append(_result("tools", calls, told, lambda call: bool(named & {call.name, call.raw_name, call.kind})))
-    if rules.commands is not None:
-        patterns = rules.commands
-        found.append(_result("commands", calls, told, lambda call: _runs_one_of(call, patterns, deadline)))
-    return tuple(found)
+    deadline, is_known = time.monotonic() + SECONDS, harmless is not None
+
+    def result(rule: str, is_forbidden: Callable[[ToolCall], bool]) -> ForbiddenResult:
+        found = Findings(rule)
+        for number, (call, how) in enumerate(zip(calls, told, strict=True), 1):
+            if is_forbidden(call):
+                found.add(f"call {number:,} of {len(calls):,}: {_shown(call, is_known=is_known)}{how}")
+        return found.result()
+
+    results = []
+    if (names := rules.tools) is not None:
+        results.append(result("tools", lambda call: not _names_of_call(call, is_known=is_known).isdisjoint(names)))
+    if (patterns := rules.commands) is not None:
+        results.append(result("commands", lambda call: _runs_one_of(call, patterns, harmless, deadline)))
+    return tuple(results)
 
 
 def _names(rules: Forbidden) -> list[str]:
     return [name for name in ("tools", "commands") if getattr(rules, name) is not None]
 
 
-def _result(
-    rule: str, calls: Sequence[ToolCall], told: Sequence[str], is_forbidden: Callable[[ToolCall], bool]
-) -> ForbiddenResult:
-    """told: when each call was made, and whose word that is."""
-    found = Findings(rule)
-    for number, (call, how) in enumerate(zip(calls, told, strict=True), 1):
-        if is_forbidden(call):
-            found.add(f"call {number:,} of {len(calls):,}: {_shown(call)}{how}")
-    return found.result()
+def _names_of_call(call: ToolCall, *, is_known: bool) -> set[str]:
+    """By what a rule may name a call. is_known: whether its tools are those of a known agent. Else one that got a text
+    is of unknown kind too, unless its name says that it runs commands."""
+    is_open = not is_known and call.kind != "execute" and (call.arguments is None or any(texts_in(call.arguments)))
+    return {call.name, call.raw_name, call.kind, *(["other"] if is_open else [])}
 
 
-def _shown(call: ToolCall) -> str:
+def _shown(call: ToolCall, *, is_known: bool) -> str:
     asked = json.dumps(call.arguments, ensure_ascii=False, default=str)
     if len(asked) > _SHOWN_CHARACTERS:
         asked = f"{asked[:_SHOWN_CHARACTERS]}…"
     refused = ", which failed or was refused" if call.status == "error" else ""
-    return f"{call.raw_name} ({call.kind}) {asked}{refused}"
+    kind = call.kind if is_known or call.kind in ("execute", "other") else f"{call.kind} by its name"
+    return f"{call.raw_name} ({kind}) {asked}{refused}"
 
 
-def _runs_one_of(call: ToolCall, patterns: Sequence[str], deadline: float) -> bool:
+def _runs_one_of(call: ToolCall, patterns: Sequence[str], harmless: Collection[str] | None, deadline: float) -> bool:
     """Raises HarnessError where it can't be told."""
-    if call.kind not in _RUN_SOMETHING:
+    if harmless is not None and call.raw_name in harmless:
         return False
     if call.arguments is None:
         raise HarnessError(f"forbidden.commands: what {call.raw_name} was asked to run could not be read")
+    texts = command_texts(call.arguments, is_known=harmless is not None)
     try:
-        return any(search(one, text, deadline=deadline) for text in command_texts(call.arguments) for one in patterns)
+        return any(search(one, text, deadline=deadline) for text in texts for one in patterns)
     except PatternTimeout as problem:
         raise HarnessError(f"forbidden.commands: {problem}") from problem
 
 
-def command_texts(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """What a tool may have been asked to run: every text in its arguments, and lists of words as one command."""
-    prose = {_PROSE} if _COMMAND_KEYS & arguments.keys() else set()
-    asked = {key: value for key, value in arguments.items() if key not in prose}
-    yield from texts_in(asked)
-    yield from (" ".join(words) for words in _lists_of_words(asked))
-
-
-def _lists_of_words(value: object) -> Iterator[Sequence[str]]:
-    todo = [value]
-    while todo:
+def command_texts(arguments: Mapping[str, Any], *, is_known: bool) -> Iterator[str]:
+    """What a tool may have been asked to run: every text in its arguments, lists of words as one command, and all of it
+    as one (`{"program": "rm", "args": ["-rf", "x"]}`). Names of arguments count where they are more than a name.
+    is_known: of a known agent, whose shells have words for people beside the command."""
+    prose = {_PROSE} if is_known and _COMMAND_KEYS & arguments.keys() else set()
+    texts: list[str] = []
+    todo: list[Any] = [{key: value for key, value in arguments.items() if key not in prose}]
+    while todo:  # no recursion: the agent decides on the depth
         one = todo.pop()
-        if isinstance(one, Mapping):
-            todo.extend(one.values())
+        if isinstance(one, str):
+            texts.append(one)
+        elif isinstance(one, Mapping):
+            texts += [key for key in one if isinstance(key, str) and not _NAME.fullmatch(key)]
+            todo += reversed(list(one.values()))
         elif isinstance(one, list | tuple):
+            todo += reversed(one)
             if len(one) > 1 and all(isinstance(word, str) for word in one):
-                yield one
-            todo.extend(one)
+                yield " ".join(one)
+    yield from texts
+    if len(texts) > 1:
+        yield " ".join(texts)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from keystone_action.evidence.audit import AuditLine, read_lines
 from keystone_action.evidence.secret_search import SecretSearch, is_long_enough
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.spec.expressions import leaves
+from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
@@ -103,7 +104,22 @@ def _calls(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
     calls, gateway = _whole_calls(under_way, under_way.observed), under_way.gateway
     exchanges = gateway.ledger.exchanges if gateway is not None else ()
     times = [one.ts for one in exchanges if one.answer is not None for _ in one.answer.calls]
-    yield from judge_calls(under_way.spec.forbidden, calls, has_gateway=gateway is not None, times=times)
+    yield from judge_calls(
+        under_way.spec.forbidden,
+        calls,
+        has_gateway=gateway is not None,
+        times=times,
+        harmless=_harmless_tools(under_way),
+    )
+
+
+def _harmless_tools(under_way: CellUnderWay) -> Collection[str] | None:
+    """Those of a known agent that run no command; None for an agent whose tools nobody knows."""
+    if not isinstance(under_way.agent, PresetAgent):
+        return None
+    from keystone_action.agents.presets.preset import load_preset
+
+    return load_preset(under_way.agent.type).harmless_tools
 
 
 def _whole_calls(under_way: CellUnderWay, trace: Trace | None) -> Trace | None:
