@@ -155,8 +155,8 @@ class _Unpacking:
             # From the top each time: the order is not the one in which we came.
             fd = os.dup(self._top) if not relative else self._descent.open(relative)
             try:
-                if relative:
-                    os.fchmod(fd, mode)
+                # The workspace itself stays open to us, who have to look into it.
+                os.fchmod(fd, mode if relative else mode | 0o700)
                 os.utime(fd, ns=(modified, modified))
             finally:
                 os.close(fd)

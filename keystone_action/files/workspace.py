@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.changes.entries import compare_entries, compare_with_folders
+from keystone_action.files.changes.entries import compare_entries, compare_whole
 from keystone_action.files.changes.patch import write_patch
 from keystone_action.files.changes.snapshot import Snapshot, snapshot, snapshot_git
 from keystone_action.files.copying import Copied, copy_entries
@@ -26,7 +26,7 @@ __all__ = [
     "TreeDigest",
     "TreeDigester",
     "compare_entries",
-    "compare_with_folders",
+    "compare_whole",
     "copy_again",
     "copy_as_left",
     "copy_tree",

@@ -155,6 +155,7 @@ def test_files_come_back_ours_and_as_they_were(engine: Any, mode: str) -> None:
                 echo x >plain; ln plain same; ln -s /etc/shadow outside; ln -s plain inside; mkfifo fifo
                 mkdir -p 'odd "name'; printf y >"$(printf 'odd "name/\377\001\n')"; echo s >closed; chmod 0 closed
                 printf '#!/bin/sh\n' >run; chmod 750 run; mkdir dir; chmod 0 dir; chmod u+s run
+                chmod 751 .
             """
             done = await sandbox.run(shell(script))
             assert done.stderr.text() == ""
@@ -166,6 +167,7 @@ def test_files_come_back_ours_and_as_they_were(engine: Any, mode: str) -> None:
             await sandbox.close()
             owner = sandbox.workspace.stat()
             assert owner.st_uid == os.geteuid()
+            assert owner.st_mode & 0o7777 == 0o751
             names = []
             for folder, folders, files in os.walk(os.fsencode(sandbox.workspace)):
                 names += files

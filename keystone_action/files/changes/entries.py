@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """One entry of a workspace. kind `other` is a device, socket or FIFO. digest is sha256 of a file's bytes."""
+    """One entry of a workspace. kind `other` is a device, socket or FIFO. digest is sha256 of a file's bytes.
+
+    attributes: names and digests of its extended attributes, access lists included. staged: `meaning_of_index` of an
+    index of git. Both only where the snapshot was asked for them; `compare_entries` takes no notice of them.
+    """
 
     kind: Literal["file", "directory", "link", "other"]
     mode: int
     size: int = 0
     digest: str = ""
     target: str = ""
+    attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    staged: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One path that differs between the snapshot and the workspace as left; POSIX path relative to the workspace."""
+    """One path that differs between the snapshot and the workspace as left; POSIX path relative to the workspace, `.`
+    for itself."""
 
     path: str
     change: Literal["added", "modified", "removed", "mode"]
@@ -59,12 +66,16 @@ def _change(old: FileState | None, new: FileState | None) -> Literal["added", "m
     return None if old.kind == "link" else "mode"
 
 
-def compare_with_folders(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
-    """As `compare_entries`, and directories that were made or removed with nothing in them: no other path shows
-    them."""
+def compare_whole(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
+    """As `compare_entries`, and what it passes over: directories that were made or removed with nothing in them, which
+    no other path shows, and extended attributes, which are a change of `mode`."""
+    found = compare_entries(before, after)
+    told = {change.path for change in found}
+    both = ((path, before[path], after[path]) for path in before.keys() & after.keys() - told)
+    marked = [Change(path, "mode", old, new) for path, old, new in both if old.attributes != new.attributes]
     made = [Change(path, "added", None, after[path]) for path in _empty(after) if path not in before]
     gone = [Change(path, "removed", before[path], None) for path in _empty(before) if path not in after]
-    return tuple(sorted([*compare_entries(before, after), *made, *gone], key=lambda change: change.path))
+    return tuple(sorted([*found, *marked, *made, *gone], key=lambda change: change.path))
 
 
 def _empty(entries: Mapping[str, FileState]) -> list[str]:

@@ -11,13 +11,14 @@ import os
 import stat
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
 from keystone_action.files.changes.entries import FileState
 from keystone_action.files.changes.stamps import stamps_every_change
 from keystone_action.files.descent import Descent
-from keystone_action.files.paths import PathUnreadable
+from keystone_action.files.paths import PathProblem, PathUnreadable, read_inside
 
 ENTRIES_LIMIT = 2_000_000
 PATHS_LIMIT = 256 << 20
@@ -27,6 +28,10 @@ SPARSE_LIMIT = 64 << 20
 """Files above HASHED_LIMIT bytes, and files with holes above SPARSE_LIMIT, are not read: a file of exabytes costs its
 author nothing. Their digest is `unread:` and the identity of inode and change time, which differs after any change."""
 UNREAD = "unread:"
+ATTRIBUTES = ("user.", "system.posix_acl", "security.capability")
+"""Beginnings of the names of extended attributes that an owner of a file, or root in a container, can set."""
+_INDEX_LIMIT = 256 << 20
+"""Bytes of an index of git that is understood; 100,000 files need 10 million."""
 _SETTLED_NS = 100_000_000
 """Nanoseconds that a change time must be older than the snapshot to prove that nothing changed since: kernels stamp
 changes with the time of the last tick (up to 10 ms), so two changes in one tick have one stamp."""
@@ -41,7 +46,8 @@ class Snapshot(dict[str, FileState]):
 
     unreadable: directories that could not be listed, so what is in them is not here; "", the workspace itself, also
     when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is unchanged.
-    taken_ns: when it began, by the clock of the file system's stamps.
+    taken_ns: when it began, by the clock of the file system's stamps. root: the workspace itself, None where it can't
+    be opened.
     """
 
     def __init__(self) -> None:
@@ -49,9 +55,16 @@ class Snapshot(dict[str, FileState]):
         self.unreadable: list[str] = []
         self.stamps: dict[str, _Stamp] = {}
         self.taken_ns = time.time_ns()
+        self.root: FileState | None = None
 
 
-def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None, *, enters_git: bool = False) -> Snapshot:
+def snapshot(
+    workspace: Path,
+    known: Mapping[str, FileState] | None = None,
+    *,
+    enters_git: bool = False,
+    attributes: bool = False,
+) -> Snapshot:
     """Take a snapshot; a workspace that is gone or can't be opened is an empty one.
 
     known: an earlier snapshot of this directory, whose digests are taken over for files whose device, inode, size,
@@ -59,7 +72,7 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None, *, e
     every change (`stamps`). An agent can forge a modification time, not a change time, unless the caller runs agents
     with the right to set the system's clock. On ext4 it can exchange the blocks of two files without a stamp
     (`EXT4_IOC_MOVE_EXT`), so leave `known` out where something depends on what changed.
-    enters_git: whether `.git` directories are entered like others.
+    enters_git: whether `.git` directories are entered like others. attributes: whether extended attributes are read.
     Links are not followed, FIFOs not opened. What can't be read has the digest `unread:…`.
     Raises PathUnreadable above ENTRIES_LIMIT entries or PATHS_LIMIT characters, HarnessError when this machine, not
     what the agent left, keeps us from reading.
@@ -72,9 +85,15 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None, *, e
         taken.unreadable.append("")
         return taken
     try:
-        reader = _Reader(taken, known if isinstance(known, Snapshot) else None, root, enters_git=enters_git)
-        if os.fstat(root).st_mode & _OPEN != _OPEN:
+        reader = _Reader(
+            taken, known if isinstance(known, Snapshot) else None, root, enters_git=enters_git, attributes=attributes
+        )
+        status = os.fstat(root)
+        if status.st_mode & _OPEN != _OPEN:
             taken.unreadable.append("")  # what its agent closed is closed, though no mode keeps root out
+        taken.root = FileState(
+            "directory", stat.S_IMODE(status.st_mode), attributes=_attributes_of(root) if attributes else ()
+        )
         with Descent(root) as descent:
             todo = [""]
             while todo:
@@ -85,21 +104,55 @@ def snapshot(workspace: Path, known: Mapping[str, FileState] | None = None, *, e
 
 
 def snapshot_git(workspace: Path, taken: Snapshot) -> Snapshot:
-    """What is in the `.git` directories of a snapshot, by paths relative to the workspace. Raises what `snapshot`
-    raises."""
+    """What is in the `.git` directories of a snapshot, by paths relative to the workspace, extended attributes and what
+    indexes say included, and as `.` the workspace itself. Raises what `snapshot` raises."""
     found = Snapshot()
+    if taken.root is not None:
+        found["."] = taken.root
     for path, state in taken.items():
         if state.kind == "directory" and path.rpartition("/")[2] == ".git":
-            inside = snapshot(workspace / path, enters_git=True)
-            found.update({f"{path}/{name}": one for name, one in inside.items()})
+            inside = snapshot(workspace / path, enters_git=True, attributes=True)
+            for name, one in inside.items():
+                is_index = one.kind == "file" and name.rpartition("/")[2] == "index" and one.size <= _INDEX_LIMIT
+                staged = _staged(workspace, f"{path}/{name}") if is_index else ""
+                found[f"{path}/{name}"] = replace(one, staged=staged) if staged else one
             found.unreadable += [f"{path}/{name}".rstrip("/") for name in inside.unreadable]
     return found
 
 
+def _staged(workspace: Path, path: str) -> str:
+    from keystone_action.files.git.index_file import meaning_of_index
+
+    try:
+        return meaning_of_index(read_inside(workspace, path, limit=_INDEX_LIMIT))
+    except PathProblem:
+        return ""
+
+
+def _attributes_of(file: int | str) -> tuple[tuple[str, str], ...]:
+    """Those that the owner of a file can set. file: a descriptor, or a path whose last part is not followed."""
+    follow = isinstance(file, int)
+    try:
+        names = os.listxattr(file, follow_symlinks=follow)
+    except OSError:  # a file system without them
+        return ()
+    return tuple(sorted((name, _value(file, name, follow)) for name in names if name.startswith(ATTRIBUTES)))
+
+
+def _value(file: int | str, name: str, follow: bool) -> str:
+    try:
+        return hashlib.sha256(os.getxattr(file, name, follow_symlinks=follow)).hexdigest()
+    except OSError as error:
+        return f"{UNREAD}{error.errno}"
+
+
 class _Reader:
-    def __init__(self, taken: Snapshot, known: Snapshot | None, root: int, *, enters_git: bool) -> None:
+    def __init__(
+        self, taken: Snapshot, known: Snapshot | None, root: int, *, enters_git: bool, attributes: bool
+    ) -> None:
         self.taken = taken
         self.enters_git = enters_git
+        self.attributes = attributes
         self.known = known
         self.root = root
         self.device = os.fstat(root).st_dev
@@ -131,13 +184,16 @@ class _Reader:
     def _state(self, entry: os.DirEntry[str], path: str, directory: int) -> FileState:
         status = entry.stat(follow_symlinks=False)
         mode = stat.S_IMODE(status.st_mode)
+        marks = _attributes_of(f"/proc/self/fd/{directory}/{entry.name}") if self.attributes else ()
         if stat.S_ISREG(status.st_mode):
-            return FileState("file", mode, status.st_size, self._digest(entry.name, path, status, directory))
+            digest = self._digest(entry.name, path, status, directory)
+            return FileState("file", mode, status.st_size, digest, attributes=marks)
         if stat.S_ISDIR(status.st_mode):
-            return FileState("directory", mode)
+            return FileState("directory", mode, attributes=marks)
         if stat.S_ISLNK(status.st_mode):
-            return FileState("link", mode, target=os.readlink(entry.name, dir_fd=directory))
-        return FileState("other", mode)
+            target = os.readlink(entry.name, dir_fd=directory)
+            return FileState("link", mode, target=target, attributes=marks)
+        return FileState("other", mode, attributes=marks)
 
     def _digest(self, name: str, path: str, status: os.stat_result, directory: int) -> str:
         stamp = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)

@@ -152,7 +152,7 @@ def _remember(under_way: CellUnderWay) -> None:
     """What the workspace holds before the agent starts: the originals for the patch, and the snapshot."""
     workspace, first = under_way.roots.workspace, under_way.first_copy
     try:
-        under_way.before = snapshot(workspace)
+        under_way.before = snapshot(workspace, attributes=under_way.spec.watches_files)
         if under_way.spec.watches_files:
             under_way.git_before = snapshot_git(workspace, under_way.before)
     except PathUnreadable as error:

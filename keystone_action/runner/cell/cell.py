@@ -23,7 +23,7 @@ from keystone_action.files.descent import is_small
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import (
     compare_entries,
-    compare_with_folders,
+    compare_whole,
     snapshot,
     snapshot_git,
     write_patch,
@@ -192,11 +192,12 @@ def _compare(under_way: CellUnderWay) -> tuple[Snapshot, tuple[Change, ...]]:
     before, workspace = under_way.before, under_way.roots.workspace
     for place in under_way.places.values():
         place.settle()
-    after = snapshot(workspace, None if _changes_decide(under_way) else before)
+    known = None if _changes_decide(under_way) else before
+    after = snapshot(workspace, known, attributes=under_way.git_before is not None)
     under_way.unreadable = unreadable(before.unreadable, after.unreadable) or under_way.sandbox.loss
     if under_way.git_before is not None:
         git_after = snapshot_git(workspace, after)
-        under_way.all_changes = compare_with_folders({**before, **under_way.git_before}, {**after, **git_after})
+        under_way.all_changes = compare_whole({**before, **under_way.git_before}, {**after, **git_after})
     return after, compare_entries(before, after)
 
 

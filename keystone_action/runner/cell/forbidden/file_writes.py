@@ -11,23 +11,26 @@ from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
 
 HOW_KNOWN = "seen by comparing the workspace before and after the agent"
-_OF_STATUS = "index"
-"""What `git status` writes anew in a copied workspace, though nothing changed. All that a file which is staged or
-committed leaves besides is seen."""
+_MODES_OF_GIT = {0o600, 0o640, 0o644, 0o660, 0o664}
+"""Of an index that git has written anew, by the umask."""
 
 
 def judge_file_writes(allowed: Sequence[str], changes: Iterable[Change]) -> ForbiddenResult:
-    """changes: all of them, with those in `.git` and folders that are empty."""
+    """changes: all of them, with those in `.git`, folders that are empty, and the workspace itself (`.`)."""
     found, is_allowed = Findings("file_writes_outside"), matches_any(allowed)
     for change in changes:
-        if not is_allowed(change.path) and not _is_index_of_git(change.path):
+        if not is_allowed(change.path) and not _is_by_status(change):
             found.add(f"{display_path(change.path)}: {_what(change)}, {HOW_KNOWN}")
     return found.result()
 
 
-def _is_index_of_git(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    return name == _OF_STATUS and folder.rpartition("/")[2] == ".git" and folder.count(".git") == 1
+def _is_by_status(change: Change) -> bool:
+    """Whether it is an index that `git status` wrote anew in a copied workspace: it says what it said before."""
+    before, after = change.before, change.after
+    if before is None or after is None or not before.staged:
+        return False
+    same = (before.staged, before.attributes) == (after.staged, after.attributes)
+    return same and after.mode in {before.mode, *_MODES_OF_GIT}
 
 
 def _what(change: Change) -> str:
@@ -38,8 +41,11 @@ def _what(change: Change) -> str:
         return f"removed ({_size(before)})"
     assert before is not None
     assert after is not None
-    if change.change == "mode":
+    if change.change == "mode" and before.mode != after.mode:
         return f"its permissions changed ({before.mode:04o} → {after.mode:04o})"
+    if change.change == "mode":
+        names = sorted({display_path(name) for name, _ in {*before.attributes} ^ {*after.attributes}})
+        return f"its extended attributes changed ({', '.join(names)})"
     return f"changed ({_size(before)} → {_size(after)})"
 
 
