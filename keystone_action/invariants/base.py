@@ -202,6 +202,10 @@ class Check(CheckModel):
         """Whether it runs a script or command of the author's on the host (`CheckContext.host`)."""
         return False
 
+    def depends_on(self, service: str) -> bool:  # noqa: ARG002 - a check that asks one by name overrides it
+        """Whether what becomes of this service of the cell can change the outcome: what executes can reach them all."""
+        return self.run_phase != "observe" or self.on_host
+
     @property
     def judges_changes(self) -> bool:
         """Whether the outcome depends on which files changed: then all of them are read again after the agent, and no

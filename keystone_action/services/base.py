@@ -22,6 +22,9 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 from keystone_action.evidence.writes import WriteLog
 
+CRASHED = "went away while it was in use: it crashed or was killed, and what was committed last may be lost"
+"""What is said of a server that did not live on to the end, whether it is back or not."""
+
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.container.host import ContainerHost
@@ -103,6 +106,10 @@ class Place:
     def settle(self) -> None:
         """Called when the agent has ended, before anything is observed: what its clients left running on the server
         ends too, and what they have sent is on record. Blocking; raises KeystoneError."""
+
+    def require_unbroken(self) -> None:
+        """Raises ServiceError where the server has crashed since it was handed to the cell, also where it has come back
+        by itself: what was committed may be lost, and whoever was connected was cut off. Blocking."""
 
 
 class RunningService(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import socket
 import time
@@ -13,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.comparison.external import WatchedWrites, compared
 from keystone_action.services.egress.outside import Outside
 from keystone_action.services.egress.relay import Relays, RelayTarget
@@ -37,6 +38,8 @@ _LEADING = ("host", "hostaddr", "port")
 """Parameters by which libpq goes elsewhere than to a URL's host."""
 _TRY_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
+_UNSURE_SECONDS = 5.0
+"""By how much the clocks of two machines may drift apart while an agent runs."""
 
 
 class External(ServiceKind[ExternalService]):
@@ -129,6 +132,8 @@ class ExternalPlace(Place):
         super().__init__(name, target.address, target.address, database=self._reader(), notices=notices)
         self._compared: WatchedWrites | None = None
         self._exclusive = exclusive
+        self._up: tuple[float, float] | None = None
+        """The seconds that it had been up when the agent started, and when that was asked."""
 
     def watch_writes(self, scope: CellScope) -> None:
         """From `seal` on, where it is a database."""
@@ -171,6 +176,8 @@ class ExternalPlace(Place):
         import anyio.to_thread
 
         await self.look()
+        with contextlib.suppress(Exception):  # what speaks the protocol of a database need not know that
+            self._up = await anyio.to_thread.run_sync(self._target.seconds_up), time.monotonic()
         if self._role is not None:
             await anyio.to_thread.run_sync(self._role.try_out)
         if self._compared is not None:
@@ -184,8 +191,26 @@ class ExternalPlace(Place):
 
     def settle(self) -> None:
         """See Place. What its clients left running on the server is not ended: others may have the same user."""
+        self.require_unbroken()
         if self._compared is not None:
             self._compared.settle()
+
+    def require_unbroken(self) -> None:
+        """See Place. Of a database: whether it has been up since `seal`. That it ended all sessions and recovered, as
+        PostgreSQL does when a backend is killed, can't be told from here; it then loses nothing that was committed,
+        unless its owner set it up so."""
+        if self._up is None:
+            return
+        before, asked = self._up
+        try:
+            now = self._target.seconds_up()
+        except Exception as error:  # noqa: BLE001 - as above
+            with contextlib.suppress(OSError):
+                self._target.connect()
+                return  # it is there, and does not let us in: the agent may have its user
+            raise ServiceError(f"service {self.name} {CRASHED}: {one_line(error)}") from None
+        if now + _UNSURE_SECONDS < before + (time.monotonic() - asked):
+            raise ServiceError(f"service {self.name} {CRASHED}: it has been up for {now:.0f} s only")
 
     def notices_once_sealed(self) -> tuple[str, ...]:
         """See Place. Where checks ask as the URL's user, for want of a role of ours."""
@@ -269,7 +294,7 @@ class ExternalAddress:
     def probe(self) -> Callable[[], None]:
         """One try whether it answers. Raises the client's errors."""
         return {"postgresql": self._ask_postgres, "mysql": self._ask_mysql}.get(
-            self.kind, self._ask_http if self.kind in ("http", "https") else self._connect
+            self.kind, self._ask_http if self.kind in ("http", "https") else self.connect
         )
 
     def run_script(self, script: str) -> None:
@@ -346,7 +371,25 @@ class ExternalAddress:
         # Any answer will do, and none of the runner's proxies: the service is asked, not the way to it.
         httpx.get(self.address.url, timeout=_TRY_SECONDS, trust_env=False, follow_redirects=False)
 
-    def _connect(self) -> None:
+    def seconds_up(self) -> float:
+        """For how long a database has been up. Raises the client's errors; TypeError for anything else."""
+        if self.kind == "postgresql":
+            import psycopg
+
+            query = "SELECT extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.pg_postmaster_start_time())"
+            with psycopg.connect(**{**self.keywords, "connect_timeout": int(_TRY_SECONDS)}) as connection:
+                [(seconds,)] = connection.execute(query).fetchall()
+                return float(seconds)
+        if self.kind == "mysql":
+            import pymysql
+
+            with pymysql.connect(**self.keywords, connect_timeout=int(_TRY_SECONDS)) as mysql, mysql.cursor() as cursor:
+                cursor.execute("SHOW GLOBAL STATUS LIKE 'Uptime'")
+                return float(cursor.fetchone()[1])
+        raise TypeError("it is not a database")
+
+    def connect(self) -> None:
+        """Whether anybody listens there. Raises OSError."""
         socket.create_connection((self.address.host, self.address.port or 0), timeout=_TRY_SECONDS).close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -10,9 +11,12 @@ import anyio
 import pytest
 from support.context import cell_under_way, make_evidence
 
-from keystone_action.errors import HarnessError
+from keystone_action.errors import HarnessError, ServiceError
+from keystone_action.evidence.model import Address, QueryResult
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, passed
+from keystone_action.invariants.types.sql import Sql
 from keystone_action.runner.cell.checks import _evaluate, run_checks
+from keystone_action.services.base import Place
 from keystone_action.spec.models.spec import Invariant
 
 
@@ -73,6 +77,49 @@ def test_checks_that_observe_come_before_those_that_execute(
 
     assert anyio.run(main) == list(invariants)
     assert Phased.ran == expected
+
+
+class CrashedPlace(Place):
+    """A service that has crashed while the cell's checks ran."""
+
+    def require_unbroken(self) -> None:
+        raise ServiceError(f"service {self.name} went away")
+
+
+def test_what_a_check_found_in_a_service_that_crashed_is_no_verdict(tmp_path: Path) -> None:
+    """What executes can have asked any service; one that observes files asked none."""
+    invariants = {
+        "files": Invariant(weight=1, check=Phased(type="phased", at="observe")),
+        "runs": Invariant(weight=1, check=Phased(type="phased", at="shared_copy")),
+        "asks-it": Invariant(weight=1, check=Sql(type="sql", service="db", query="SELECT 1", equals=1)),
+        "asks-another": Invariant(weight=1, check=Sql(type="sql", service="whole", query="SELECT 1", equals=1)),
+    }
+
+    async def main() -> dict[str, tuple[str, str]]:
+        async with cell_under_way(tmp_path, invariants=invariants) as under_way:
+            databases = {name: OneRow() for name in ("db", "whole")}
+            under_way.evidence = replace(make_evidence(tmp_path, tmp_path / "private"), databases=databases)
+            nowhere = Address("127.0.0.1", 1)
+            under_way.places["db"] = CrashedPlace("db", nowhere, nowhere)
+            under_way.places["whole"] = Place("whole", nowhere, nowhere)
+            await run_checks(under_way)
+        return {entry.result.name: (entry.result.status, entry.result.message) for entry in under_way.graded}
+
+    found = anyio.run(main)
+    assert {name: status for name, (status, _) in found.items()} == {
+        "files": "pass",
+        "runs": "error",
+        "asks-it": "error",
+        "asks-another": "pass",
+    }
+    assert found["runs"][1] == found["asks-it"][1] == "service db went away"
+
+
+class OneRow:
+    """A database that answers."""
+
+    def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
+        return QueryResult(("one",), ((1,),))
 
 
 @pytest.mark.parametrize(

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import http.server
+import secrets
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import anyio
 import pytest
+from anyio.from_thread import BlockingPortal
 from support.databases import PostgresForTests
 from support.mariadb import MariaDb
 from support.places import attached
@@ -18,8 +21,10 @@ from support.places import attached
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed
+from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.services.base import CellScope, Place
 from keystone_action.services.external import External, ExternalAddress
+from keystone_action.services.postgres.server import EmbeddedServer
 from keystone_action.spec.models.services import ExternalService
 
 
@@ -114,6 +119,49 @@ def test_a_look_that_fails_before_the_agent_is_an_error(postgres: PostgresForTes
         cell.close()
         with pytest.raises(ServiceError, match="service db went away"):
             anyio.run(place.seal)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mariadb"])
+def test_a_server_that_has_not_been_up_since_the_agent_started_is_an_error(
+    kind: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    place: Any
+    with ExitStack() as ends:
+        if kind == "postgres":
+            cell = request.getfixturevalue("postgres").attach()
+            ends.callback(cell.close)
+            url = cell.place.for_agent.url
+        else:
+            mariadb = request.getfixturevalue("mariadb")
+            database, user, password = mariadb.make_database()
+            url = f"mysql://{user}:{password}@127.0.0.1:{mariadb.port}/{database}"
+        place = ends.enter_context(started(external(url), tmp_path))
+        anyio.run(place.seal)
+        place.settle()
+        place.require_unbroken()
+        up, asked = place._up
+        place._up = up + 3600, asked
+        with pytest.raises(ServiceError, match=r"service db went away .* crashed or was killed.*: it has been up for"):
+            place.settle()
+
+
+def test_a_server_that_is_not_there_after_the_agent_is_an_error(
+    portal: BlockingPortal, sandboxes: ProcessSandboxes, tmp_path: Path
+) -> None:
+    """Unless it merely does not let us in: the agent may have set its own password."""
+    server = EmbeddedServer("own", sandboxes.root / f"own-{secrets.token_hex(4)}", sandboxes)
+    portal.call(server.start, 60.0)
+    with server.admin() as admin:
+        admin.execute("CREATE ROLE app LOGIN PASSWORD 'x'")
+        admin.execute("CREATE DATABASE app OWNER app")
+    with started(external(f"postgresql://app:x@127.0.0.1:{server.port}/app"), tmp_path) as place:
+        anyio.run(place.seal)
+        with server.admin() as admin:
+            admin.execute("ALTER ROLE app PASSWORD 'y'")
+        place.settle()
+        portal.call(server.stop)
+        with pytest.raises(ServiceError, match=r"service db went away .*refused"):
+            place.settle()
 
 
 def test_mariadb_is_asked_by_its_own_user(mariadb: MariaDb, tmp_path: Path) -> None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import psycopg
 import pytest
 from anyio.from_thread import BlockingPortal
-from support.databases import PostgresForTests
+from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError
+from keystone_action.evidence.model import QueryFailed
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.service_process import ServiceProcess
@@ -46,26 +45,50 @@ def kill(portal: BlockingPortal, service: EmbeddedPostgres) -> None:
     portal.call(server.wait)
 
 
-def test_a_backend_that_was_killed_costs_no_cell_its_verdict(own_server: PostgresForTests) -> None:
-    """The server ends all sessions then, idle ones of ours too, and goes on."""
-    greedy, other = own_server.attach(), own_server.attach()
-    server = own_server.service._server
-    with ExitStack() as at_once:
-        for _ in range(3):
-            at_once.enter_context(server.admin())
-    row = greedy.agent().execute("SELECT pg_backend_pid()").fetchone()
-    assert row is not None
-    os.kill(row[0], signal.SIGKILL)
-    deadline = time.monotonic() + 60
-    while True:
-        try:
-            psycopg.connect(other.place.for_agent.url).close()
-            break
-        except psycopg.OperationalError:
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-    for cell in (other, greedy, own_server.attach()):
-        cell.place.settle()
+@pytest.mark.parametrize("who", ["walwriter", "checkpointer", "client backend"])
+def test_a_server_that_crashes_is_an_error_of_every_cell_that_used_it(own_server: PostgresForTests, who: str) -> None:
+    """PostgreSQL ends all sessions then and recovers, by default; what was committed just before is lost."""
+    first, second = own_server.attach(), own_server.attach()
+    first.fixture("CREATE TABLE t (id int)")
+    first.agent().execute("INSERT INTO t VALUES (1)")
+    with own_server.service._server.admin() as admin:
+        assert admin.execute("SHOW restart_after_crash").fetchone() == ("off",)
+        query = "SELECT pid FROM pg_stat_activity WHERE backend_type = %s AND pid <> pg_backend_pid() LIMIT 1"
+        found = admin.execute(query, (who,)).fetchone()
+    assert found is not None
+    os.kill(found[0], signal.SIGKILL)
+    _await_end_of_sessions(first)
+    for cell in (first, second):
+        with pytest.raises(ServiceError, match=r"(?s)service db: .* crashed or was killed.*terminated by signal 9"):
+            cell.place.settle()
+        with pytest.raises(ServiceError, match="crashed or was killed"):
+            cell.place.require_unbroken()
+        with pytest.raises(QueryFailed) as failed:
+            cell.query("SELECT count(*) FROM t")
+        assert not failed.value.by_agent
+    following = own_server.attach()
+    following.fixture("CREATE TABLE t (id int)")
+    following.place.settle()
+    following.place.require_unbroken()
+    assert following.query("SELECT count(*) FROM t").rows == ((0,),)
+
+
+def _await_end_of_sessions(cell: PostgresCell) -> None:
+    with pytest.raises(psycopg.OperationalError):
+        cell.agent_sessions[0].execute("SELECT pg_sleep(600)")
+
+
+def test_a_session_that_ends_is_no_crash(own_server: PostgresForTests) -> None:
+    """Neither one that the agent ends by itself, nor by a signal to a backend of its own."""
+    cell = own_server.attach()
+    cell.fixture("CREATE TABLE t (id int)")
+    session, other = cell.agent(), cell.agent()
+    session.execute("INSERT INTO t VALUES (1)")
+    other.execute("SELECT pg_terminate_backend(%s)", (session.info.backend_pid,))
+    other.close()
+    cell.place.settle()
+    assert cell.query("SELECT count(*) FROM t").rows == ((1,),)
+    cell.place.require_unbroken()
 
 
 def test_a_connection_in_a_transaction_is_not_used_again(own_server: PostgresForTests) -> None:

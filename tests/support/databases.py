@@ -37,12 +37,12 @@ class PostgresCell:
     place: Place
     audit: AuditLog
     _block: AbstractAsyncContextManager[Place]
-    _sessions: list[Any] = field(default_factory=list)
+    agent_sessions: list[psycopg.Connection[Any]] = field(default_factory=list)
 
     def agent(self, **fields: Any) -> psycopg.Connection[Any]:
         """A connection as the agent has it, each statement its own transaction."""
         session = psycopg.connect(self.place.for_agent.url, **{"autocommit": True, **fields})
-        self._sessions.append(session)
+        self.agent_sessions.append(session)
         return session
 
     def fixture(self, script: str) -> None:
@@ -60,7 +60,7 @@ class PostgresCell:
         return self.place.database.query(sql, timeout=timeout, redefined=redefined)
 
     def close(self) -> None:
-        for session in self._sessions:
+        for session in self.agent_sessions:
             session.close()
         self.leave()
 

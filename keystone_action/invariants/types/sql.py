@@ -126,6 +126,10 @@ class Sql(Check):
             if name in self.model_fields_set and (name in ("equals", "not_equals") or getattr(self, name) is not None)
         ]
 
+    def depends_on(self, service: str) -> bool:
+        """See Check."""
+        return service == self.service
+
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 

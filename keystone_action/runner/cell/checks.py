@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
-from keystone_action.errors import KeystoneError
+from keystone_action.errors import KeystoneError, ServiceError
 from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
@@ -61,6 +62,8 @@ async def _run(name: str, invariant: Invariant, copies: Copies, following: Seque
             # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
             check = under_way.fill(check, workspace=str(context.copy_path))
             outcome = await _evaluate(check, context, timeout)
+            if problem := await _broken_service(check, under_way):
+                outcome = broken(problem, log=outcome.log or outcome.message)
     finally:
         # Its processes are gone before the next check, also when the run is cancelled.
         with anyio.CancelScope(shield=True):
@@ -105,6 +108,21 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
         if lacking := of_machine(error):
             return broken(lacking, log=traceback.format_exc())
         return broken(f"the check itself broke: {type(error).__name__}: {error}", log=traceback.format_exc())
+
+
+async def _broken_service(check: Check, under_way: CellUnderWay) -> str:
+    """What has happened to a service that the check's outcome depends on; empty where all of them are whole."""
+    places = [place for name, place in under_way.places.items() if check.depends_on(name)]
+
+    def ask() -> str:
+        for place in places:
+            try:
+                place.require_unbroken()
+            except ServiceError as error:
+                return error.sentences
+        return ""
+
+    return await anyio.to_thread.run_sync(ask) if places else ""
 
 
 def _missing_secret(check: Check, unavailable: Mapping[str, str]) -> str:

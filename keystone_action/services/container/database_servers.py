@@ -30,6 +30,10 @@ class DatabaseServer(Protocol):
 
     container: ServiceContainer
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it has ended, or has ended all sessions and come back, since it was ready. Blocking."""
+
     async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered and `wait_for` succeeds. Raises ServiceError."""
 
@@ -101,10 +105,11 @@ class DatabaseServers(Generic[S]):
         """The shared server, or a new one where it has ended: the cells that were under way have lost theirs, the
         others have not. Raises ServiceError."""
         import anyio
+        import anyio.to_thread
 
         self._one_at_a_time = self._one_at_a_time or anyio.Lock()
         async with self._one_at_a_time:
-            if self._shared is server and not await server.container.is_running():
+            if self._shared is server and await anyio.to_thread.run_sync(lambda: server.crashed):
                 # The one that ended is removed with the others: its cells tell how it ended.
                 self._shared = await self._start_server(await self._host.group.enter())
             assert self._shared is not None

@@ -126,11 +126,6 @@ class ServiceContainer:
         if problem:
             raise await self.failure_in_thread(problem, advice)
 
-    async def is_running(self) -> bool:
-        """Whether it is there and has not ended. Raises ServiceError when the engine can't say."""
-        problem, _ = _end(await self._refresh(), "meanwhile")
-        return not problem
-
     def must_not_have_failed(self, when: str) -> None:
         """Raises ServiceError when the container has ended of itself, other than with success. Blocking."""
         state = self._state()

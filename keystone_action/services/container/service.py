@@ -124,6 +124,10 @@ class ContainerPlace(Place):
         """See Place. Raises ServiceError where it has failed."""
         self._container.must_not_have_failed("while the agent ran")
 
+    def require_unbroken(self) -> None:
+        """See Place. A program that something in its container starts again is not noticed."""
+        self._container.must_not_have_failed("while it was in use")
+
 
 class Removable(Protocol):
     """A container, or a server in one."""

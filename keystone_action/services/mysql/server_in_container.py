@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import secrets
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 _CONNECT_SECONDS = 3
 _SECONDS = 60
+_LONGEST_WAIT = 2147483
+"""Seconds that a session may say nothing; servers take no more on every system."""
 _DUMP = "/tmp/keystone-template.sql"  # noqa: S108 - in the server's container, where nobody else writes
 _ADMIN = '-h127.0.0.1 --protocol=tcp -P"$PORT" -u"$OURS"'
 _MAKE_DUMP = f"""set -eu
@@ -67,6 +70,8 @@ class MysqlInContainer:
         self._superuser = f"keystone_{secrets.token_hex(6)}"
         self._password = secrets.token_urlsafe(24)
         self._has_template = False
+        self._witness: Any = None
+        self._asking = threading.Lock()
 
     async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered over TCP and `wait_for` succeeds. Raises ServiceError."""
@@ -92,6 +97,19 @@ class MysqlInContainer:
             with anyio.CancelScope(shield=True):
                 await self.remove()
             raise
+
+    @property
+    def crashed(self) -> bool:
+        """See DatabaseServer. One session of ours stays open for as long as the server lives: a crash ends it, also
+        where a supervisor in the container starts the server again."""
+        import pymysql
+
+        with self._asking:
+            try:
+                self._witness.ping(reconnect=False)
+            except (pymysql.err.MySQLError, OSError):
+                return True
+        return False
 
     async def remove(self) -> None:
         """Remove the server. Never raises."""
@@ -135,6 +153,9 @@ class MysqlInContainer:
             admin.execute("SELECT user, host FROM mysql.user WHERE user = ''")
             for user, host in admin.fetchall():
                 admin.execute("DROP USER %s@%s", (user, host))
+        self._witness = self._session(self._superuser, self._password, _SECONDS)
+        with self._witness.cursor() as cursor:
+            cursor.execute(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
 
     async def fill(self, cell: CellDatabase) -> None:
         """What the image's database had, into a cell's. Raises ServiceError."""

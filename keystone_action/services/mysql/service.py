@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings, undoing
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.error_text import one_line
@@ -122,6 +122,9 @@ class MysqlPlace(Place):
 
     async def seal(self) -> None:
         """See Place."""
+        import anyio.to_thread
+
+        await anyio.to_thread.run_sync(self.require_unbroken)
         await self._run("went away", self._watch.seal)
         if self._watched is not None:
             await self._run("went away", self._watched.seal)
@@ -130,6 +133,7 @@ class MysqlPlace(Place):
         """See Place. Ends the agent's sessions."""
         import pymysql
 
+        self.require_unbroken()
         try:
             self._cell.settle()
             if self._watched is not None and self._cell.has_sessions():
@@ -138,6 +142,11 @@ class MysqlPlace(Place):
             raise self._server.container.failure(f"went away: {one_line(error)}") from None
         if self._watched is not None:
             self._watched.settle()
+
+    def require_unbroken(self) -> None:
+        """See Place."""
+        if self._server.crashed:
+            raise self._server.container.failure(CRASHED)
 
     async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread

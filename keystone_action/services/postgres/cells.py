@@ -80,6 +80,10 @@ class PostgresServer(Protocol):
         """A connection of the superuser, each statement its own transaction, names looked up in pg_catalog only.
         Raises psycopg.OperationalError."""
 
+    @property
+    def crashed(self) -> bool:
+        """Whether it has ended, or has ended all sessions and come back, since it was ready. Blocking."""
+
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """libpq keywords for a role of this server."""
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import Place
+from keystone_action.services.base import CRASHED, Place
 from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.cells import CellDatabase, PostgresServer
 from keystone_action.services.postgres.reader import PostgresReader
@@ -90,6 +90,9 @@ class PostgresPlace(Place):
 
     async def seal(self) -> None:
         """See Place. For when setup has changed the database."""
+        import anyio.to_thread
+
+        await anyio.to_thread.run_sync(self.require_unbroken)
         await self._run("can't be looked at after its fixtures and setup", self.cell.remember)
         if self._watch is not None:
             await self._run("can't be watched", self._watch.begin)
@@ -98,12 +101,18 @@ class PostgresPlace(Place):
         """See Place. Ends the agent's sessions."""
         import psycopg
 
+        self.require_unbroken()
         try:
             self.cell.end_sessions()
             if self._watch is not None:
                 self._watch.end()
         except psycopg.Error as error:
             raise self._failure(self.cell.server, f"went away: {one_line(error)}") from None
+
+    def require_unbroken(self) -> None:
+        """See Place."""
+        if self.cell.server.crashed:
+            raise self._failure(self.cell.server, CRASHED)
 
     def unwatch(self) -> None:
         """The cell has been graded: its server need not keep a log for it. Raises psycopg.Error."""

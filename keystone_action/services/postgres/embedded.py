@@ -115,10 +115,11 @@ class EmbeddedPostgres:
         """The server, or a new one where it has ended: the cells that were under way have lost theirs, the next have
         not. Raises ServiceError."""
         import anyio
+        import anyio.to_thread
 
         self._one_at_a_time = self._one_at_a_time or anyio.Lock()
         async with self._one_at_a_time:
-            if not self._server.is_running:
+            if await anyio.to_thread.run_sync(lambda: self._server.crashed):
                 number = len(self._ended_servers) + 1
                 fresh = self._new_server(self._directory.with_name(f"{self._directory.name}-{number}"))
                 await self._start(fresh)

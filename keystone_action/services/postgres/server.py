@@ -44,6 +44,8 @@ _SETTINGS = {
     "full_page_writes": "off",
     "wal_level": "minimal",
     "max_wal_senders": "0",
+    # Which is why one that has crashed stays ended: it would come back without what was committed last.
+    "restart_after_crash": "off",
     "autovacuum_naptime": "1h",
     "jit": "off",
     "password_encryption": "scram-sha-256",
@@ -188,6 +190,7 @@ class EmbeddedServer:
                 connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
         if self._watches_writes:
             self.slots = Slots(self.admin, self.failure)
+        self._superusers.witness(MAINTENANCE)
 
     def admin(self, database: str = MAINTENANCE) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
         """A connection of the superuser, each statement its own transaction. Raises psycopg.OperationalError."""
@@ -198,9 +201,9 @@ class EmbeddedServer:
         return keywords(HOST, self.port, user, password, database)
 
     @property
-    def is_running(self) -> bool:
-        """Whether it was started and has not ended since."""
-        return self._process is not None and self._process.is_running
+    def crashed(self) -> bool:
+        """See PostgresServer."""
+        return self._superusers.crashed
 
     async def stop(self) -> None:
         """End it at once: its data is not kept. Never raises."""

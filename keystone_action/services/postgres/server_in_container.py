@@ -34,8 +34,13 @@ MAINTENANCE = "keystone"
 are no other databases to be made. To make one more costs as much as all else that we do to a server."""
 TEMPLATE = "keystone_template"
 _CONNECT_SECONDS = 2
-# The data lives as long as the run: nothing has to survive a crash.
-_HASTE: Mapping[str, str] = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
+# The data lives as long as the run: nothing has to survive a crash, and a server that has crashed stays ended.
+_HASTE: Mapping[str, str] = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "restart_after_crash": "off",
+}
 
 
 class PostgresInContainer:
@@ -129,6 +134,7 @@ class PostgresInContainer:
             self._make_template(admin)
         if self._watches_writes:
             self.slots = Slots(self.admin, self.container.failure)
+        self._superusers.witness(self._maintenance)
 
     def _close_to_others(self, admin: psycopg.Connection[Any]) -> None:
         """Nobody but us is superuser, nobody gets in without a password (the images trust local connections), and no
@@ -173,6 +179,11 @@ class PostgresInContainer:
     def admin(self, database: str = "") -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:
         """See PostgresServer. Our own database is the one that none is named for."""
         return self._superusers.to_cell(database) if database else self._superusers.to_own(self._maintenance)
+
+    @property
+    def crashed(self) -> bool:
+        """See PostgresServer."""
+        return self._superusers.crashed
 
     async def remove(self) -> None:
         """Remove the server. Never raises."""

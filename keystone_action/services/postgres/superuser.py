@@ -1,5 +1,9 @@
 """Connections of a server's superuser, which is ours. Those to our own database are used again: to make one costs as
-much as what it is for. They keep what `SET` changed, so it is not for them."""
+much as what it is for. They keep what `SET` changed, so it is not for them.
+
+One of them stays open for as long as the server lives and is lent to nobody: a server that crashes ends all sessions,
+whether it ends itself then, recovers by itself, or is started again by a supervisor in its container.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,26 @@ class SuperuserConnections:
 
     address: Callable[[str], dict[str, Any]]
     _idle: list[psycopg.Connection[tuple[Any, ...]]] = field(default_factory=list)
+    _witness: psycopg.Connection[tuple[Any, ...]] | None = None
+
+    def witness(self, database: str) -> None:
+        """From now on `crashed` is known. Raises psycopg.OperationalError."""
+        self._witness = self._connect(database)
+        if self._witness.info.server_version >= 140000:
+            self._witness.execute("SET idle_session_timeout = 0")
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the server has ended since, or has ended all sessions and started anew. Blocking."""
+        import psycopg
+
+        if self._witness is None:
+            return False
+        try:
+            self._witness.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return True
+        return False
 
     @contextmanager
     def to_own(self, database: str) -> Iterator[psycopg.Connection[tuple[Any, ...]]]:
@@ -59,6 +83,8 @@ class SuperuserConnections:
         """Before the server ends."""
         while (connection := self._take_idle()) is not None:
             connection.close()
+        if self._witness is not None:
+            self._witness.close()
 
     def _take_idle(self) -> psycopg.Connection[tuple[Any, ...]] | None:
         # Cells do this in threads: another one may take the last between a look and a grasp.
@@ -75,8 +101,7 @@ class SuperuserConnections:
 
 
 def _is_as_new(connection: psycopg.Connection[Any]) -> bool:
-    """Whether it is open, in no transaction, and the server has not said anything since. When one backend is killed,
-    by an agent's greed for memory for one, the server ends all sessions and goes on: that is what it says then."""
+    """Whether it is open, in no transaction, and the server has not said anything since, as one does that ends."""
     from psycopg.pq import TransactionStatus
 
     if connection.closed or connection.info.transaction_status != TransactionStatus.IDLE:
