@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Database, QueryFailed, QueryResult
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, with_notices
 from keystone_action.invariants.values.comparison import as_json, contains, describe, equal, order, shown_value, text_of
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.spec.models.base import RegexPattern, ServiceName
@@ -32,7 +32,8 @@ class Sql(Check):
     else runs (`type: external`) that role is made for each query and dropped after it; where the user of the URL may
     not make roles, or they could not read all that it reads, that user asks itself, and the report says so.
     Give at least one operator; all that are given must hold. All but `rows` look at one value, the first column of the
-    only row: a query without rows gives null, one with several rows fails; `rows` compares the whole result.
+    first row: a query without rows gives null, and of one with several rows a notice says how many there were. `rows`
+    compares the whole result.
 
     Numbers compare by value and never with text. A boolean is no number, except in MySQL and SQLite, which have 0 and 1
     only. Dates, UUIDs and decimals compare by their ISO or numeric value. A failure shows both values with their types.
@@ -152,17 +153,21 @@ class Sql(Check):
             return failed(f"{problem}.", query=self.query)
         details = {"query": self.query, "columns": list(result.columns), "found": _first_rows(result)}
         if problems:
-            return failed("\n".join(problems), **details)
-        return passed(f"{self.service} answered {_summary(result, whole=self.rows is not None)}.", **details)
+            return with_notices(failed("\n".join(problems), **details), self._notices(result))
+        answered = f"{self.service} answered {_summary(result, whole=self.rows is not None)}."
+        return with_notices(passed(answered, **details), self._notices(result))
+
+    def _notices(self, result: QueryResult) -> list[str]:
+        """That an operator looked at the first of several rows, whose order may be chance."""
+        if len(result.rows) < 2 or self._given_operators() == ["rows"]:
+            return []
+        return [f"the query gave {_how_many(result)} rows, of which the first counts; `rows` compares them all"]
 
     def _problem(self, operator: str, result: QueryResult, deadline: float) -> str | None:
         """What is wrong with this operator, as a sentence; None when it holds."""
         wanted = getattr(self, operator)
         if operator == "rows":
             return _rows_problem(wanted, result)
-        if len(result.rows) > 1:
-            count = f"more than {len(result.rows):,}" if result.more else f"{len(result.rows):,}"
-            return f"`{operator}` looks at one value, and the query gave {count} rows; `rows` compares a whole result."
         found = result.rows[0][0] if result.rows and result.rows[0] else None
         seen = f"found {describe(found)}" if result.rows else "the query gave no rows (null)"
         if operator == "equals":
@@ -188,8 +193,7 @@ class Sql(Check):
 
 def _rows_problem(wanted: list[list[Any] | dict[str, Any]], result: QueryResult) -> str | None:
     if len(wanted) != len(result.rows) or result.more:
-        count = f"more than {len(result.rows):,}" if result.more else f"{len(result.rows):,}"
-        return f"expected {len(wanted):,} rows, found {count}: {shown_value(_first_rows(result)[:5])}."
+        return f"expected {len(wanted):,} rows, found {_how_many(result)}: {shown_value(_first_rows(result)[:5])}."
     for number, (row, found) in enumerate(zip(wanted, result.rows, strict=True), start=1):
         if isinstance(row, dict):
             if len(set(result.columns)) != len(result.columns):
@@ -200,6 +204,11 @@ def _rows_problem(wanted: list[list[Any] | dict[str, Any]], result: QueryResult)
         if not equal(row, values, boolean_as_number=result.boolean_as_number):
             return f"row {number}: expected {_with_types(row)}, found {_with_types(values)}."
     return None
+
+
+def _how_many(result: QueryResult) -> str:
+    """Its rows, counted as far as they were read."""
+    return f"more than {len(result.rows):,}" if result.more else f"{len(result.rows):,}"
 
 
 def _with_types(row: object) -> str:
