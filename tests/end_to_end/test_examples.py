@@ -3,6 +3,7 @@ exit code."""
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,20 @@ def test_all_pass_and_reconcile_is_judged_when_there_is_a_key(tmp_path: Path):
 
 def test_reconcile_has_every_check_type_of_the_readme(without_a_key: tuple[Called, Cells]):
     assert {entry["type"] for entry in without_a_key[1]["reconcile/keystone.yaml"]["invariants"]} == EIGHT
+
+
+def test_reconcile_fails_an_agent_that_only_says_so(tmp_path: Path):
+    """Its own script must tell of a report that is not there, and not break over it."""
+    shutil.copytree(EXAMPLES / "reconcile", tmp_path / "reconcile")
+    spec = tmp_path / "reconcile" / "keystone.yaml"
+    command = 'command: [python3, "{{ agent.dir }}/agent.py"]'
+    assert command in spec.read_text()
+    spec.write_text(spec.read_text().replace(command, "command: [echo, Done]"))
+    called = keystone("run", spec, "--output", "out", directory=tmp_path)
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"], cell["composite"]) == (1, "fail", 0.0)
+    assert called.checks["email_matches_report"]["message"].startswith("report.json says None, the e-mail None")
+    assert called.document["counts"]["broken_checks"] == 0
 
 
 def test_reconcile_fails_by_its_gate(failing: Cells):

@@ -297,8 +297,22 @@ def test_passed_decides_the_status_and_score_the_credit() -> None:
     outcome = result('{"passed": true, "score": 0.25, "reason": "a quarter", "details": {"n": 1}, "more": 1}')
     assert (outcome.status, outcome.score, outcome.message) == ("pass", 0.25, "a quarter")
     assert outcome.details == {"n": 1}
+    assert outcome.notices == ("nobody reads these keys of what the script printed: more",)
     outcome = result('{"passed": false, "score": 1}')
     assert (outcome.status, outcome.score) == ("fail", 1.0)
+
+
+def test_a_message_that_nobody_reads_is_named_first_and_leads_to_reason() -> None:
+    printed = {"passed": False, "error": 1, "message": "2 differ"}
+    said = "nobody reads these keys of what the script printed: message, error"
+    assert result(json.dumps(printed)).notices == (f"{said}; `reason` is what is shown",)
+    assert result(json.dumps({**printed, "reason": "2 differ"})).notices == (said,)
+    many = result(json.dumps({"passed": True, **{f"k{number:02}": 0 for number in range(12)}}))
+    assert many.notices[0].endswith("k08, k09 and 2 more")
+
+
+def test_keys_that_are_read_need_no_notice() -> None:
+    assert result('{"passed": true, "score": 1, "reason": "fine", "details": {"message": 1}}').notices == ()
 
 
 def test_the_document_may_be_the_last_line_or_span_all_lines() -> None:

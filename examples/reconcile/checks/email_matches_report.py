@@ -11,12 +11,21 @@ from pathlib import Path
 
 def main():
     context = json.load(sys.stdin)
-    report = json.loads((Path(context["workspace_path"]) / "report.json").read_text())
     told = numbers_of_email(context["audit_log_path"])
-    written = [report["corrected"], report["added"]]
-    passed = told == written
-    message = f"report.json says {written}, the e-mail {told} (corrected, added)"
-    print(json.dumps({"passed": passed, "score": 1.0 if passed else 0.0, "message": message}))
+    written = numbers_of_report(Path(context["workspace_path"]) / "report.json")
+    passed = told == written is not None
+    reason = f"report.json says {written}, the e-mail {told} (corrected, added)"
+    print(json.dumps({"passed": passed, "score": 1.0 if passed else 0.0, "reason": reason}))
+
+
+def numbers_of_report(path):
+    """What the agent wrote; None where that is no such report. A script that breaks would be an error of the check,
+    and nobody would know that the agent left nothing."""
+    try:
+        report = json.loads(path.read_text())
+        return [report["corrected"], report["added"]]
+    except (OSError, ValueError, LookupError, TypeError):
+        return None
 
 
 def numbers_of_email(audit_log):

@@ -21,6 +21,10 @@ from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.shapes import TextOrList
 
+_READ = ("passed", "score", "reason", "details")
+_NAMED = 10
+_NAME_LIMIT = 100
+"""Keys that a notice names, and characters of one."""
 _BY_SUFFIX = {
     ".py": "python3",
     ".sh": "sh",
@@ -38,7 +42,7 @@ class Custom(Check):
     KeystoneContext is a JSON object with `sandbox_id`, `workspace_path`, `services`, `audit_log_path`, `trace_path`,
     `task` and `scenario_params`. CheckResult is a JSON object with `passed` (true or false) and, if you like, `score`
     (0 to 1, else 1 or 0), `reason` (the message) and `details` (a mapping); it is all that is printed, or the last line
-    of it.
+    of it. Nobody reads its other keys, which a notice names.
 
     Exit code ≠ 0, a time-out, and output that is no CheckResult are the check's own error, never the agent's. The
     script is run as it was before the agent started, and the agent can't see it.
@@ -250,7 +254,7 @@ class BadResult(Exception):  # noqa: N818 - an outcome: the check is in error
 
 def read_result(stdout: Capture) -> Outcome:
     """The outcome of `{"passed": bool, "score": number, "reason": text, "details": mapping}`; all but `passed` may be
-    left out, and other keys are left alone.
+    left out, and other keys are named in a notice.
 
     The document is all of stdout or, when something else was printed before it, the last line that is not empty.
     `passed` decides the status and `score` [1 or 0] the credit, also where the two disagree (a script that passes
@@ -272,9 +276,19 @@ def read_result(stdout: Capture) -> Outcome:
     if outcome.status == "error":
         raise BadResult(f"printed the score {json.dumps(score)[:80]}, expected a number from 0 to 1")
     details = document.get("details")
-    return replace(
-        outcome, details=details if isinstance(details, dict) else {} if details is None else {"details": details}
-    )
+    mapping = details if isinstance(details, dict) else {} if details is None else {"details": details}
+    return replace(outcome, details=mapping, notices=_unread(document))
+
+
+def _unread(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """What to say of keys that nobody reads, `message` first where it stands for `reason`; nothing where all are."""
+    names = sorted((name for name in document if name not in _READ), key=lambda name: name != "message")
+    if not names:
+        return ()
+    meant = "; `reason` is what is shown" if "message" in names and "reason" not in document else ""
+    shown = ", ".join(name[:_NAME_LIMIT] for name in names[:_NAMED])
+    more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+    return (f"nobody reads these keys of what the script printed: {shown}{more}{meant}",)
 
 
 def _printed_document(stdout: Capture) -> Any:
