@@ -81,6 +81,8 @@ def _suite(spec: SpecResult, cell: CellResult, run: RunResult) -> Element:
     properties = SubElement(suite, "properties")
     facts = {"verdict": cell.verdict, "composite": words.score(cell.composite), "replica": str(cell.replica)}
     facts |= {} if cell.trace.replayed is None else {"replayed": cell.trace.replayed}
+    facts |= {"attempts": str(cell.attempts)} if cell.attempts > 1 else {}
+    facts |= {"counted_as_zero": ", ".join(cell.counted_as_zero)} if cell.counted_as_zero else {}
     facts |= {f"params.{name}": str(value) for name, value in cell.params.items()}
     for name, value in facts.items():
         SubElement(properties, "property", name=_text(name), value=_text(first_line(value, MAX_MESSAGE)))

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
-from keystone_action.scoring.composite import TOLERANCE, below
+from keystone_action.scoring.composite import TOLERANCE, below, first_line, weighted_mean
 from keystone_action.scoring.results import (
     CellResult,
     GroupResult,
@@ -63,6 +64,8 @@ def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: flo
     verdict: Verdict
     if errors:
         verdict, reason = "error", f"{errors} of {len(cells)} replicas could not be graded"
+    elif aggregation == "mean" and _broken_decide(cells, threshold):
+        verdict, reason = "error", f"mean {below(composite or 0.0, threshold)}, and checks that broke could reach it"
     elif not _meets_aggregation(aggregation, passed, len(cells), composite, threshold):
         verdict, reason = "fail", _unmet(aggregation, passed, len(cells), composite, threshold)
     elif passed < len(cells):
@@ -73,6 +76,14 @@ def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: flo
     if len(cells) == 1 and first.verdict != "pass":
         reason = first.reason or first.error or reason  # nobody repeated anything, so there are no replicas to count
     return GroupResult(first.scenario, first.params, verdict, composite, passed, len(cells), reason)
+
+
+def _broken_decide(cells: Sequence[CellResult], threshold: float) -> bool:
+    """Whether the mean of the replicas is too low as it is and would not be, had what broke scored 1: each of them is
+    certain to fail, and the mean is not."""
+    best = mean(weighted_mean(c.invariants, broken_as=1.0) if c.counted_as_zero else c.composite for c in cells)
+    found = mean(cell.composite for cell in cells)
+    return best is not None and found is not None and found < threshold - TOLERANCE <= best
 
 
 def _meets_aggregation(
@@ -120,15 +131,17 @@ def count_graded(cells: Iterable[CellResult]) -> list[tuple[int, int]]:
 
 
 def count(specs: Sequence[SpecResult]) -> dict[str, int]:
-    """The `counts` of a run: scenarios, and cells by verdict."""
+    """The `counts` of a run: scenarios, cells by verdict, and checks that were skipped or broke."""
     cells = [cell for spec in specs for cell in spec.cells]
+    statuses = Counter(check.status for cell in cells for check in cell.invariants)
     return {
         "scenarios": len({(spec.id, cell.scenario) for spec in specs for cell in spec.cells}),
         "cells": len(cells),
         "passed": sum(cell.verdict == "pass" for cell in cells),
         "failed": sum(cell.verdict == "fail" for cell in cells),
         "errors": sum(cell.verdict == "error" for cell in cells),
-        "skipped_checks": sum(check.status == "skip" for cell in cells for check in cell.invariants),
+        "skipped_checks": statuses["skip"],
+        "broken_checks": statuses["error"],
     }
 
 
@@ -151,6 +164,16 @@ def with_money_of(result: CellResult, earlier: CellResult) -> CellResult:
     return replace(result, usage=usage, judge_usage=judge_usage, unpriced=unpriced, judge_unpriced=judges)
 
 
+def with_tries_of(result: CellResult, earlier: CellResult) -> CellResult:
+    """The result of a cell that `--resume` ran again, with the tries of an earlier call, and why they were not enough.
+    One that was not run now has those of now: none."""
+    if not (result.attempts and earlier.attempts):
+        return result
+    tries = "once" if earlier.attempts == 1 else f"{earlier.attempts:,} times"
+    notice = f"run {tries} before it was resumed: {first_line(earlier.reason or earlier.error or earlier.verdict)}"
+    return replace(result, attempts=earlier.attempts + result.attempts, notices=(notice, *result.notices))
+
+
 def paid(cell: CellResult) -> float:
     """US dollars for the agent and the judges of a cell, as far as they are known."""
     return (cell.usage.get("spent_usd") or 0) + (cell.judge_usage.get("cost_usd") or 0)
@@ -164,8 +187,9 @@ def _sum(amounts: Sequence[float | None], *, money: bool) -> float | None:
 
 
 def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
-    """0 pass or flaky, 1 fail, 3 error, 130 cancelled. `fail_on` of `error` or `never` lets a fail end with 0;
-    `regression` asks the baseline instead of the verdict, where there is one; an error is never hidden."""
+    """0 pass or flaky, 1 fail, 3 error, 130 cancelled. `fail_on` of `error` or `never` lets a fail end with 0, `error`
+    only one beside which no check broke; `regression` asks the baseline instead of the verdict, where there is one; an
+    error is never hidden."""
     if run.cancelled:
         return EXIT_CANCELLED
     if run.verdict == "error":
@@ -173,7 +197,8 @@ def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
     if fail_on == "regression" and run.baseline is not None:
         return EXIT_FAIL if run.baseline.regressions else EXIT_PASS
     if run.verdict == "fail":
-        return EXIT_PASS if fail_on in ("error", "never") else EXIT_FAIL
+        broken = any(cell.broken_beside for spec in run.specs for cell in spec.cells)
+        return EXIT_PASS if fail_on == "never" or (fail_on == "error" and not broken) else EXIT_FAIL
     return EXIT_PASS
 
 

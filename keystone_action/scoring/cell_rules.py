@@ -44,16 +44,21 @@ def amount_problem(cell: CellResult) -> str:
 
 
 def _contradiction(cell: CellResult) -> str:
-    """A composite is what the checks come to, or 0 where something forces it; a cell whose check broke has none."""
+    """A composite is what the checks come to, those that broke counted as 0, or 0 where something forces it. A cell
+    whose check broke passes in no case, and fails only with that said of its composite."""
+    broken = tuple(check.name for check in cell.invariants if check.status == "error")
+    if cell.counted_as_zero and cell.counted_as_zero != broken:
+        return f"counted_as_zero of {cell.id} does not name the checks that broke"
     if cell.composite is None:
-        return ""
-    broken = [check.name for check in cell.invariants if check.status == "error"]
-    if broken:
-        return f"verdict {cell.verdict} of {cell.id}, whose check {shorten_text(broken[0])} broke"
-    expected = weighted_mean(cell.invariants)
+        return f"verdict {cell.verdict} of {cell.id} with counted_as_zero" if cell.counted_as_zero else ""
+    if broken and cell.verdict == "pass":
+        return f"verdict pass of {cell.id}, whose check {shorten_text(broken[0])} broke"
+    expected = weighted_mean(cell.invariants, broken_as=0.0 if cell.counted_as_zero else None)
     forced = cell.verdict == "fail" and cell.composite == 0
     if not forced and (expected is None or abs(expected - cell.composite) > _ROUNDING):
         return f"the composite {cell.composite:g} of {cell.id} is not what its checks come to"
+    if broken and not (forced or cell.counted_as_zero):
+        return f"verdict fail of {cell.id}, whose check {shorten_text(broken[0])} broke and is not counted"
     if cell.verdict == "pass" and any(check.disqualified for check in cell.invariants):
         return f"verdict pass of {cell.id}, which a check disqualifies"
     return ""

@@ -22,12 +22,14 @@ TOLERANCE = 1e-9
 @dataclass(frozen=True, slots=True)
 class Grade:
     """The verdict of one cell. composite is None exactly when the verdict is `error`; reason is a sentence for
-    anything but a plain pass, and `invariants` are the given ones with `disqualified` filled in."""
+    anything but a plain pass, and `invariants` are the given ones with `disqualified` filled in. counted_as_zero: the
+    names of checks in error that the composite counts as 0."""
 
     verdict: Literal["pass", "fail", "error"]
     composite: float | None
     reason: str
     invariants: tuple[InvariantResult, ...]
+    counted_as_zero: tuple[str, ...] = ()
 
 
 def disqualifies(result: InvariantResult) -> bool:
@@ -44,13 +46,15 @@ def disqualifies(result: InvariantResult) -> bool:
     return result.score is None or result.score < 1.0
 
 
-def weighted_mean(results: Sequence[InvariantResult]) -> float | None:
-    """Σ(weight·score)/Σ(weight) over graded checks, in [0, 1]; None when no graded check has weight.
+def weighted_mean(results: Sequence[InvariantResult], *, broken_as: float | None = None) -> float | None:
+    """Σ(weight·score)/Σ(weight) over graded checks, in [0, 1]; None when no graded check has weight. broken_as: the
+    score that checks in error count with; None leaves them out.
 
     Summed exactly and scaled by the largest weight, so that the order of checks can't change the last digit and huge
     weights can't overflow.
     """
-    graded = [(r.weight, r.score) for r in results if r.status in ("pass", "fail") and r.score is not None]
+    scores = [(r.weight, broken_as if r.status == "error" else r.score) for r in results if r.status != "skip"]
+    graded = [(weight, score) for weight, score in scores if score is not None]
     largest = max((weight for weight, _ in graded), default=0.0)
     if largest <= 0:
         return None
@@ -73,37 +77,60 @@ def grade(
     a scorer may pass with 0.8, or fail with 1.0.
     """
     marked = tuple(replace(result, disqualified=disqualifies(result)) for result in results)
-    fault = _fault(marked)
-    if fault:
-        return Grade("error", None, fault, marked)
+    faults = _faults(marked)
+    beside = f"; besides, {faults}" if faults else ""
     gates = [result for result in marked if result.disqualified]
-    mean = weighted_mean(marked)
     if forced_zero or gates:
         reasons = ([forced_zero] if forced_zero else []) + [_gate_sentence(gate) for gate in gates]
-        return Grade("fail", 0.0, "; ".join(reasons), marked)
+        return Grade("fail", 0.0, "; ".join(reasons) + beside, marked)
+    if faults:
+        # A failure is certain where no score of what broke would make it a pass (contract, 5.1).
+        failure = _certain_failure(marked, threshold, every_check=every_check)
+        if not failure:
+            return Grade("error", None, faults, marked)
+        broken = tuple(result.name for result in marked if result.status == "error")
+        return Grade("fail", weighted_mean(marked, broken_as=0.0), failure + beside, marked, broken)
+    mean = weighted_mean(marked)
     if mean is None:
         return Grade("error", None, "nothing was graded: every check with weight was skipped", marked)
     skips = [r.name for r in marked if r.status == "skip" and r.on_skip != "ignore"]
     if fail_on_skipped and skips:
         return Grade("fail", mean, f"skipped, and fail_on_skipped is set: {', '.join(skips)}", marked)
     if every_check:
-        missed = [result.name for result in marked if result.status == "fail"]
-        return Grade("fail" if missed else "pass", mean, f"failed: {', '.join(missed)}" if missed else "", marked)
+        missed = _missed(marked)
+        return Grade("fail" if missed else "pass", mean, missed, marked)
     if mean >= threshold - TOLERANCE:
         return Grade("pass", mean, "", marked)
     return Grade("fail", mean, below(mean, threshold), marked)
 
 
-def _fault(results: Sequence[InvariantResult]) -> str:
-    """Why this cell could not be graded, or nothing."""
-    errors = [r for r in results if r.status == "error"]
-    if errors:
-        return "; ".join(f"check {r.name} broke: {first_line(r.message)}" for r in errors)
+def _certain_failure(results: Sequence[InvariantResult], threshold: float, *, every_check: bool) -> str:
+    """Why a cell fails whatever its checks in error would have scored; empty where one of them could decide."""
+    if every_check:
+        return _missed(results)
+    most, least = weighted_mean(results, broken_as=1.0), weighted_mean(results, broken_as=0.0)
+    if most is None or least is None or most >= threshold - TOLERANCE:
+        return ""
+    if not any(result.status == "error" for result in results):
+        return below(least, threshold)
+    return f"{below(least, threshold)}, and {show(most, beside=threshold)} is the most it could be"
+
+
+def _missed(results: Sequence[InvariantResult]) -> str:
+    """Which checks did not pass, where each has to; empty where all did."""
+    missed = [result.name for result in results if result.status == "fail"]
+    return f"failed: {', '.join(missed)}" if missed else ""
+
+
+def _faults(results: Sequence[InvariantResult]) -> str:
+    """What keeps a cell from a pass beside its scores: checks that broke, and skipped gates; empty where nothing
+    does."""
+    found = [f"check {r.name} broke: {first_line(r.message)}" for r in results if r.status == "error"]
     for result in results:
         if result.status == "skip" and (result.on_skip or ("error" if result.gate else "ignore")) == "error":
             what = "gate" if result.gate else "check"
-            return f"{what} {result.name} could not be applied: {first_line(result.message)}"
-    return ""
+            found.append(f"{what} {result.name} could not be applied: {first_line(result.message)}")
+    return "; ".join(found)
 
 
 def _gate_sentence(gate: InvariantResult) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer
 
-COUNTS = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks")
+COUNTS = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks", "broken_checks")
 USAGE = (
     "input_tokens",
     "output_tokens",

@@ -104,7 +104,9 @@ class CellResult:
     """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is
     not a pass ("gate tests_pass scored 0.00", "composite 0.77 is below 0.85"). usage: what the agent took, None for
     what is unknown; `spent_usd` is what was paid for it in this run. unpriced, judge_unpriced: models without a price
-    that the agent asked, and those that judged."""
+    that the agent asked, and those that judged. attempts: how often it was run; 0 when it never was. counted_as_zero:
+    the names of checks in error that the composite counts as 0, in a cell that fails whatever they would have
+    scored."""
 
     id: Text
     scenario: Text
@@ -125,6 +127,12 @@ class CellResult:
     judge_unpriced: Texts = ()
     attempts: Count = 1
     notices: Texts = ()
+    counted_as_zero: Texts = ()
+
+    @property
+    def broken_beside(self) -> tuple[InvariantResult, ...]:
+        """The checks that broke beside a failure that is certain."""
+        return tuple(one for one in self.invariants if one.status == "error") if self.verdict == "fail" else ()
 
 
 @dataclass(frozen=True, slots=True)

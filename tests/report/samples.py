@@ -135,6 +135,38 @@ def check_error() -> RunResult:
     )
 
 
+def broken_beside_a_failure() -> RunResult:
+    """A gate that failed, and a composite that what broke could not have saved, each beside a check that broke."""
+    script = check(
+        "numbers_agree", "error", type="custom", weight=0.2, message="agree.py ended with exit code 1\nno file"
+    )
+    told = "besides, check numbers_agree broke: agree.py ended with exit code 1"
+    gate = cell(
+        "fix-tests.r0",
+        script,
+        TESTS_FAIL,
+        verdict="fail",
+        composite=0.0,
+        reason=f"gate tests_pass scored 0.00, and a gate needs 1.00; {told}",
+    )
+    low = cell(
+        "fix-tests.r1",
+        script,
+        NO_LOGS,
+        EMAIL,
+        replica=1,
+        verdict="fail",
+        composite=0.375,
+        reason=f"composite 0.38 is below the threshold 0.85, and 0.63 is the most it could be; {told}",
+        attempts=2,
+        notices=("attempt 1: service db was not ready within 60 s",),
+        counted_as_zero=("numbers_agree",),
+    )
+    group = GroupResult("reconcile", {}, "fail", 0.1875, 0, 2, "0 of 2 replicas passed, all must")
+    failed = spec("fix-tests", gate, low, verdict="fail", composite=0.1875, groups=(group,), pass_rate=None)
+    return run(failed, verdict="fail", composite=0.1875)
+
+
 def flaky() -> RunResult:
     cells = [cell(f"fix-tests.r{n}", TESTS_PASS, replica=n, scenario="fix-tests") for n in range(2)]
     bad = cell(
@@ -348,6 +380,7 @@ SAMPLES = {
     "gate_failure": gate_failure,
     "high_composite_failure": high_composite_failure,
     "check_error": check_error,
+    "broken_beside_a_failure": broken_beside_a_failure,
     "flaky": flaky,
     "skipped_judge": skipped_judge,
     "matrix": matrix,

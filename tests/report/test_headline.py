@@ -49,6 +49,23 @@ def test_it_names_product_spec_and_verdict_with_its_reason() -> None:
     assert line == "Keystone: reconcile-customers failed: 2 customers differ (clean)"
 
 
+def test_what_broke_beside_a_failure_and_how_often_cells_ran_stand_before_the_reason() -> None:
+    failed, broke = check("clean", "fail", message="2 customers differ"), check("script", "error", message="no file")
+    line = headline(failing(failed, broke))
+    assert line == "Keystone: reconcile-customers failed (1 check broke): 2 customers differ (clean)"
+    line = headline(failing(failed, broke, replace(broke, name="other"), attempts=3))
+    assert line == "Keystone: reconcile-customers failed (2 checks broke; 3 tries): 2 customers differ (clean)"
+    line = headline(replicas(replace(bad(0), attempts=2), bad(1), replace(bad(2), attempts=0)))
+    assert line.startswith("Keystone: reconcile-customers failed in 3 of 3 cells (3 tries of 2 cells): ")
+    assert headline(run(spec(SPEC, cell(SPEC, check("clean"), attempts=2)))).endswith(" passed (2 tries): 1 of 1 check")
+
+
+def test_a_check_that_broke_in_a_cell_in_error_is_its_reason_and_not_counted_beside_it() -> None:
+    broke = cell(SPEC, check("script", "error"), verdict="error", composite=None, error="check script broke: no file")
+    line = headline(run(spec(SPEC, broke, verdict="error", composite=None), verdict="error", composite=None))
+    assert line == "Keystone: reconcile-customers ended with an error: check script broke: no file"
+
+
 @pytest.mark.parametrize(
     ("checks", "first"),
     [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keystone_action.scoring import aggregate
 from keystone_action.scoring.fields import USAGE, nothing_used
-from keystone_action.scoring.results import CellResult, RunResult, SpecResult
+from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
 
 
 def cell(verdict="pass", composite=None, *, scenario="s", params=None, replica=0):
@@ -27,6 +27,27 @@ def cell(verdict="pass", composite=None, *, scenario="s", params=None, replica=0
         error="broken" if verdict == "error" else None,
         agent=None,
         invariants=(),
+    )
+
+
+def broken_check(weight=1.0):
+    return InvariantResult("b", "custom", "error", None, weight, gate=False, message="it broke")
+
+
+def scored(score):
+    return InvariantResult("c", "custom", "pass" if score == 1 else "fail", score, 1.0, gate=False, message="")
+
+
+def run_of(*specs, verdict="fail"):
+    return RunResult(
+        run_id="r",
+        keystone_version="0",
+        git_sha=None,
+        verdict=verdict,
+        composite=None,
+        started_at="",
+        duration_s=0,
+        specs=specs,
     )
 
 
@@ -137,7 +158,11 @@ def test_counts_are_of_cells():
         cells=tuple(replicas("pass", "fail", "error")),
     )
     counted = aggregate.count([spec])
-    assert counted == {"scenarios": 1, "cells": 3, "passed": 1, "failed": 1, "errors": 1, "skipped_checks": 0}
+    cells = {"scenarios": 1, "cells": 3, "passed": 1, "failed": 1, "errors": 1}
+    assert counted == {**cells, "skipped_checks": 0, "broken_checks": 0}
+    checks = (broken_check(), replace(broken_check(), name="j", status="skip"), broken_check(weight=0.0))
+    some = replace(spec, cells=(replace(cell("fail"), invariants=checks), replace(cell("error"), invariants=checks)))
+    assert aggregate.count([some]) | cells == {**cells, "skipped_checks": 2, "broken_checks": 4}
 
 
 @pytest.mark.parametrize(
@@ -154,31 +179,30 @@ def test_counts_are_of_cells():
     ],
 )
 def test_exit_codes(verdict, fail_on, code):
-    run = RunResult(
-        run_id="r",
-        keystone_version="0",
-        git_sha=None,
-        verdict=verdict,
-        composite=None,
-        started_at="",
-        duration_s=0,
-        specs=(),
-    )
-    assert aggregate.exit_code(run, fail_on) == code
+    assert aggregate.exit_code(run_of(verdict=verdict), fail_on) == code
+
+
+@pytest.mark.parametrize(
+    ("fail_on", "broken", "code"),
+    [("threshold", 1, 1), ("error", 1, 1), ("error", 0, 0), ("never", 1, 0), ("never", 0, 0)],
+)
+def test_what_broke_beside_a_failure_is_an_error_for_fail_on(fail_on, broken, code):
+    failed = replace(cell("fail"), invariants=(scored(0.0), broken_check())[: 1 + broken])
+    spec = SpecResult("x", "x.yaml", "0", "spec", "fail", 0.0, 1.0, None, (failed,))
+    assert aggregate.exit_code(run_of(spec), fail_on) == code
+
+
+@pytest.mark.parametrize(("threshold", "verdict"), [(0.9, "fail"), (0.7, "error"), (0.5, "flaky")])
+def test_a_mean_that_what_broke_could_lift_is_an_error(threshold, verdict):
+    """The first replica fails for certain, with 0.0 as it is and 0.5 at most; the mean may be 0.5 or 0.75."""
+    low = replace(cell("fail", 0.0), invariants=(scored(0.0), broken_check()), counted_as_zero=("b",))
+    fine = replace(cell("pass", 1.0, replica=1), invariants=(scored(1.0),))
+    (group,) = aggregate.aggregate_groups([low, fine], "mean", threshold)
+    assert group.verdict == verdict
 
 
 def test_cancelled_is_130_whatever_the_verdict():
-    run = RunResult(
-        run_id="r",
-        keystone_version="0",
-        git_sha=None,
-        verdict="pass",
-        composite=None,
-        started_at="",
-        duration_s=0,
-        specs=(),
-        cancelled=True,
-    )
+    run = replace(run_of(verdict="pass"), cancelled=True)
     assert aggregate.exit_code(run, "never") == 130
 
 

@@ -102,6 +102,76 @@ class TestTouchstonesGradersPage:
         assert (found.verdict, found.composite) == ("pass", 0.4)
 
 
+class TestAFailureThatIsCertain:
+    """spec 5.1: a check that broke can't turn a certain failure into an error, which would be tried again."""
+
+    BROKEN = check("script", status="error", message="no report.json\nmore")
+    TOLD = "; besides, check script broke: no report.json"
+
+    def test_a_failed_gate_is_a_failure_whatever_broke(self):
+        found = grade([check("made", 0.0, gate=True), self.BROKEN], threshold=0.1)
+        assert (found.verdict, found.composite, found.counted_as_zero) == ("fail", 0.0, ())
+        assert found.reason == f"gate made scored 0.00, and a gate needs 1.00{self.TOLD}"
+
+    def test_so_is_what_something_outside_the_checks_forces(self):
+        found = grade([check(), self.BROKEN], threshold=0.1, forced_zero="forbidden.tools was violated: bash")
+        assert (found.verdict, found.composite) == ("fail", 0.0)
+        assert found.reason == f"forbidden.tools was violated: bash{self.TOLD}"
+
+    @pytest.mark.parametrize(
+        ("threshold", "verdict", "composite"), [(0.8, "fail", 0.25), (0.75, "error", None), (0.7, "error", None)]
+    )
+    def test_what_broke_is_given_all_it_could_have_earned(self, threshold, verdict, composite):
+        # 0.25 as it is, 0.75 if the check in error had scored 1.
+        checks = [check("a", 1.0), check("b", 0.0), check("script", status="error", weight=2.0, message="no")]
+        found = grade(checks, threshold=threshold)
+        assert (found.verdict, found.composite) == (verdict, composite)
+
+    def test_its_composite_counts_what_broke_as_zero_and_says_so(self):
+        found = grade([check("a", 0.0), check("b"), self.BROKEN, check("d", status="skip")], threshold=0.9)
+        assert found.composite == pytest.approx(1 / 3)
+        assert found.counted_as_zero == ("script",)
+        assert (
+            found.reason == f"composite 0.33 is below the threshold 0.90, and 0.67 is the most it could be{self.TOLD}"
+        )
+
+    def test_a_skipped_gate_hides_none_either(self):
+        checks = [check("a", 0.0, gate=True), check("judge", status="skip", gate=True, message="no key")]
+        found = grade(checks, threshold=0.5)
+        assert found.verdict == "fail"
+        assert found.reason.endswith("; besides, gate judge could not be applied: no key")
+
+    def test_a_skipped_gate_leaves_what_could_still_pass_in_error(self):
+        checks = [check("a"), check("judge", status="skip", gate=True, message="no key")]
+        assert grade(checks, threshold=0.5).verdict == "error"
+
+    def test_where_each_check_has_to_pass_one_that_failed_is_enough(self):
+        found = grade([check("a", 0.0), self.BROKEN], threshold=1.0, every_check=True)
+        assert (found.verdict, found.composite, found.counted_as_zero) == ("fail", 0.0, ("script",))
+        assert found.reason == f"failed: a{self.TOLD}"
+
+    def test_what_may_be_the_break_s_own_doing_is_an_error_still(self):
+        assert grade([check("a"), self.BROKEN], threshold=0.9).verdict == "error"
+        assert grade([self.BROKEN], threshold=1.0).verdict == "error"
+        skipped = [check("a"), self.BROKEN, check("j", status="skip")]
+        assert grade(skipped, threshold=0.5, fail_on_skipped=True).verdict == "error"
+
+    @given(
+        st.lists(st.tuples(st.floats(0, 1), st.floats(0, 3), st.sampled_from(["score", "error", "skip"])), max_size=6),
+        st.floats(0, 1),
+    )
+    def test_it_is_said_exactly_where_no_score_of_what_broke_would_pass(self, drawn, threshold):
+        checks = [check(f"c{i}", s, weight=w, status=None if k == "score" else k) for i, (s, w, k) in enumerate(drawn)]
+        best = [check(c.name, 1.0, weight=c.weight) if c.status == "error" else c for c in checks]
+        found = grade(checks, threshold=threshold)
+        if any(c.status == "error" for c in checks):
+            assert (found.verdict == "fail") == (grade(best, threshold=threshold).verdict == "fail")
+            assert found.verdict != "pass"
+        if found.verdict == "fail":
+            assert found.composite is not None
+            assert found.composite < threshold
+
+
 class TestWhatTheSourcesLeaveOpen:
     """spec 5.1."""
 
@@ -109,9 +179,6 @@ class TestWhatTheSourcesLeaveOpen:
         found = grade([check(), check("db", status="error", message="lost connection\nmore")], threshold=0.1)
         assert (found.verdict, found.composite) == ("error", None)
         assert found.reason == "check db broke: lost connection"
-
-    def test_an_error_beats_a_failing_gate(self):
-        assert grade([check(score=0.0, gate=True), check(status="error")], threshold=0.1).verdict == "error"
 
     def test_gate_passed_uses_the_checks_own_verdict(self):
         judge = check(score=0.8, status="pass", gate="passed")

@@ -132,6 +132,7 @@ def run(*specs: SpecResult, **more: Any) -> RunResult:
             "failed": sum(c.verdict == "fail" for c in cells),
             "errors": sum(c.verdict == "error" for c in cells),
             "skipped_checks": sum(i.status == "skip" for c in cells for i in c.invariants),
+            "broken_checks": sum(i.status == "error" for c in cells for i in c.invariants),
         },
     }
     return RunResult(specs=specs, **(values | more))

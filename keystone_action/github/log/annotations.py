@@ -16,7 +16,7 @@ from keystone_action.spec.loading.diagnostics import SpecError
 MAX_OF_LEVEL = 10
 """Annotations of one level that the runner keeps of a step."""
 _JUDGES = frozenset({"llm_as_judge", "model_judge"})
-_BROKEN, _GATE, _FAILED, _PARTIAL, _SKIPPED = range(5)
+_BROKEN, _GATE, _FAILED, _BROKEN_BESIDE, _PARTIAL, _SKIPPED = range(6)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ def annotations_of(
     run: RunResult, *, directory: Path, workspace: Path, limit: int, issued: Mapping[Level, int] | None = None
 ) -> list[Annotation]:
     """At most `limit` annotations of a run, worst first: checks and cells in error, gates, failures in failed cells,
-    failures in cells that passed, skipped judges. What several cells share is said once. When some don't fit, the
-    last one is a notice that counts them.
+    what broke beside these, failures in cells that passed, skipped judges. What several cells share is said once. When
+    some don't fit, the last one is a notice that counts them.
 
     directory: what the specs' paths are relative to. workspace: what paths of annotations are relative to. issued:
     how many of each level this step has made already, since they count against what the runner keeps.
@@ -103,7 +103,7 @@ def _findings(spec: SpecResult, cell: CellResult, file: str) -> Iterator[_Findin
 
 def _severity(cell: CellResult, result: InvariantResult) -> int | None:
     if result.status == "error":
-        return _BROKEN
+        return _BROKEN if cell.verdict == "error" else _BROKEN_BESIDE
     if result.disqualified:
         return _GATE
     if result.status == "fail":
@@ -114,7 +114,7 @@ def _severity(cell: CellResult, result: InvariantResult) -> int | None:
 
 
 def _title(severity: int, result: InvariantResult) -> str:
-    if severity == _BROKEN:
+    if severity in {_BROKEN, _BROKEN_BESIDE}:
         return f"check {result.name} broke"
     if severity == _GATE:
         return f"gate {result.name} failed"

@@ -64,6 +64,7 @@ def _details(spec: SpecResult, cell: CellResult, folder: Path | None) -> dict[st
         "path": spec.path,
         "error": excerpt(cell.error or "", characters=_MESSAGE),
         "attempts": cell.attempts,
+        **({"mark": mark} if (mark := view.counted_as_zero([cell])) else {}),
         "usage": cell_cost(cell),
         "source": cell.trace.source,
         "replayed": cell.trace.replayed,

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from keystone_action.report.escape import first_line, visible
 from keystone_action.report.page.inert import inert_json
-from keystone_action.report.sentences.ranking import VERDICT_RANK, check_rank
+from keystone_action.report.sentences.ranking import VERDICT_RANK, rank_of
 from keystone_action.report.sentences.view import cell_reason
 from keystone_action.report.words import score
 from keystone_action.scoring.aggregate import wilson
@@ -122,7 +123,7 @@ class Index:
 
     def _listed(self, cell: CellResult) -> list[InvariantResult]:
         """The checks of a row, worst first."""
-        checks = sorted(cell.invariants, key=_rank)
+        checks = sorted(cell.invariants, key=partial(rank_of, decides=cell.verdict == "error"))
         if len(checks) > self._checks_left:
             failing = [check for check in checks if check.status in ("fail", "error")]
             checks = failing[: max(self._checks_left, _ALWAYS_LISTED)]
@@ -165,7 +166,3 @@ class Index:
             rate = wilson(counted["pass"], graded) if graded else None
             interval = (None, None) if rate is None else (round(rate.low, 3), round(rate.high, 3))
             yield [*key, counted["pass"], graded, *interval, numbers]
-
-
-def _rank(check: InvariantResult) -> tuple[int, bool, float]:
-    return check_rank(check.status, is_gate=bool(check.gate), weight=check.weight, score=check.score)

@@ -24,8 +24,9 @@ _VERBS: Mapping[Verdict, str] = {
 
 
 def headline(run: RunResult, *, longest_name: int = MAX_NAME) -> str:
-    """One line, not yet escaped. What is to be known of a replay stands where no long name can push it out of sight.
-    longest_name: characters of a spec's id."""
+    """One line, not yet escaped. What is to be known of a replay stands where no long name can push it out of sight,
+    what broke beside a failure and how often cells were run before its reason. longest_name: characters of a spec's
+    id."""
     warning = replay_warning(run)
     product = f"{PRODUCT} ({warning})" if warning else PRODUCT
     if run.cancelled:
@@ -37,8 +38,20 @@ def headline(run: RunResult, *, longest_name: int = MAX_NAME) -> str:
     line = f"{product}: {_subject(run, deciding, longest_name)} {_VERBS[run.verdict]}"
     if run.verdict in ("fail", "error"):
         where = _how_many(run)
-        return f"{line}{f' in {where}' if where else ''}: {_why(run, deciding[0])}"
-    return f"{line}: {_passed_words(run)}"
+        return f"{line}{f' in {where}' if where else ''}{_beside(run)}: {_why(run, deciding[0])}"
+    return f"{line}{_beside(run)}: {_passed_words(run)}"
+
+
+def _beside(run: RunResult) -> str:
+    """` (1 check broke; 3 tries of 2 cells)`: checks that broke where the failure is certain without them (a cell in
+    error has them for its reason), and how often cells were run where one was run again."""
+    cells = [cell for spec in run.specs for cell in spec.cells]
+    broken = sum(len(cell.broken_beside) for cell in cells)
+    tries = [cell.attempts for cell in cells if cell.attempts]
+    told = [f"{words.count(broken, 'check')} broke"] if broken else []
+    if sum(tries) > len(tries):
+        told.append(f"{sum(tries):,} tries" + (f" of {words.count(len(tries), 'cell')}" if len(tries) > 1 else ""))
+    return f" ({'; '.join(told)})" if told else ""
 
 
 def _names(specs: Iterable[SpecResult], longest: int) -> str:

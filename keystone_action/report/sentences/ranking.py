@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from keystone_action.scoring.aggregate import group_key
 from keystone_action.scoring.results import CellResult, InvariantResult
@@ -13,19 +14,25 @@ VERDICT_RANK: Mapping[str, int] = {"error": 0, "fail": 1, "flaky": 2, "skip": 3,
 """Of verdicts and of statuses, the worst first."""
 
 
-def check_rank(status: str, *, is_gate: bool, weight: float, score: float | None) -> tuple[int, bool, float]:
-    """To sort checks by: what broke, then what failed, gates first among them, then by the weight that was lost."""
+def check_rank(
+    status: str, *, is_gate: bool, weight: float, score: float | None, decides: bool = True
+) -> tuple[float, bool, float]:
+    """To sort checks by: what broke, then what failed, gates first among them, then by the weight that was lost.
+    decides: whether what broke does; beside a failure that is certain it comes after what failed."""
+    rank = VERDICT_RANK[status] if decides or status != "error" else VERDICT_RANK["fail"] + 0.5
     lost = weight * (1.0 - (score or 0.0)) if status in ("error", "fail") else 0.0
-    return VERDICT_RANK[status], status in ("error", "fail") and not is_gate, -lost
+    return rank, status in ("error", "fail") and not is_gate, -lost
 
 
 def weightiest(checks: Iterable[InvariantResult]) -> InvariantResult:
     """The check that a report names first. checks: at least one."""
-    return min(checks, key=_rank_of)
+    return min(checks, key=rank_of)
 
 
-def _rank_of(check: InvariantResult) -> tuple[int, bool, float]:
-    return check_rank(check.status, is_gate=bool(check.gate), weight=check.weight, score=check.score)
+def rank_of(check: InvariantResult, *, decides: bool = True) -> tuple[float, bool, float]:
+    """`check_rank` of a check."""
+    is_gate = bool(check.gate)
+    return check_rank(check.status, is_gate=is_gate, weight=check.weight, score=check.score, decides=decides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +56,8 @@ class Failure:
     @property
     def checks(self) -> list[InvariantResult]:
         """The checks of the cell that did not hold, the weightiest first."""
-        return sorted((check for check in self.cell.invariants if check.status in ("fail", "error")), key=_rank_of)
+        found = (check for check in self.cell.invariants if check.status in ("fail", "error"))
+        return sorted(found, key=partial(rank_of, decides=self.cell.verdict == "error"))
 
 
 def failures(cells: Iterable[CellResult]) -> list[Failure]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,7 +122,7 @@ class SpecView:
     def facts(self) -> list[str]:
         """Composite, threshold and pass rate in words."""
         composite = words.score(self.spec.composite, beside=self.spec.pass_threshold)
-        composite = f"composite {composite}, {needs([self.spec])}"
+        composite = f"composite {composite}{counted_as_zero(self.spec.cells)}, {needs([self.spec])}"
         passed = [f"{len(self.passed):,} of {words.count(len(self.spec.cells), 'cell')} passed"] if self.several else []
         return [composite, *passed, *self.statistics]
 
@@ -134,7 +134,7 @@ def spec_views(run: RunResult, links: Mapping[str, str] | None = None) -> Iterat
         yield SpecView(
             spec=spec,
             several=len(spec.cells) > 1,
-            rows=tuple(sorted(_linked_rows(spec, (links or {}).get(spec.id, "")), key=_row_rank)),
+            rows=tuple(sorted(_linked_rows(spec, (links or {}).get(spec.id, "")), key=_rank_in(spec))),
             failures=tuple(failures(spec.cells)),
             failed=tuple(cell for cell in spec.cells if cell.verdict != "pass"),
             passed=tuple(cell for cell in spec.cells if cell.verdict == "pass"),
@@ -150,8 +150,12 @@ def _linked_rows(spec: SpecResult, address: str) -> Iterator[InvariantRow]:
         yield replace(row, url=address + f"#L{line}") if address and line else row
 
 
-def _row_rank(row: InvariantRow) -> tuple[int, bool, float]:
-    return check_rank(row.status, is_gate=bool(row.gate), weight=row.weight, score=row.score)
+def _rank_in(spec: SpecResult) -> Callable[[InvariantRow], tuple[float, bool, float]]:
+    def rank(row: InvariantRow) -> tuple[float, bool, float]:
+        decides = spec.verdict == "error"
+        return check_rank(row.status, is_gate=bool(row.gate), weight=row.weight, score=row.score, decides=decides)
+
+    return rank
 
 
 def invariant_rows(cells: Iterable[CellResult]) -> Iterator[InvariantRow]:
@@ -241,12 +245,18 @@ def facts(run: RunResult) -> list[str]:
 def _composite(run: RunResult) -> Iterator[str]:
     if run.composite is None:
         return
+    mark = counted_as_zero(cell for spec in run.specs for cell in spec.cells)
     if run.verdict == "error" or run.cancelled:
-        yield f"composite {words.score(run.composite)} of what was graded"
+        yield f"composite {words.score(run.composite)}{mark} of what was graded"
         return
     needed = needs(run.specs)
     beside = run.specs[0].pass_threshold if needed and run.specs else None
-    yield f"composite {words.score(run.composite, beside=beside)}" + (f", {needed}" if needed else "")
+    yield f"composite {words.score(run.composite, beside=beside)}{mark}" + (f", {needed}" if needed else "")
+
+
+def counted_as_zero(cells: Iterable[CellResult]) -> str:
+    """The mark of a composite in which checks that broke count as 0; empty where none does."""
+    return " (what broke counts as 0)" if any(cell.counted_as_zero for cell in cells) else ""
 
 
 def _passed_lines(run: RunResult) -> Iterator[str]:

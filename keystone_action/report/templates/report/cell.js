@@ -6,7 +6,7 @@ function cellPage(cell, neighbours) {
   const spec = index.specs[cell.spec];
   const facts = [
     spec.id, cell.scenario === spec.id ? "" : `scenario ${cell.scenario}`, parametersOf(cell), `replica ${cell.replica}`,
-    cell.composite === "–" ? "not graded" : `composite ${cell.composite}, needs ${spec.threshold}`, duration(cell.seconds),
+    cell.composite === "–" ? "not graded" : `composite ${cell.composite}${details?.mark ?? ""}, needs ${spec.threshold}`, duration(cell.seconds),
     details?.usage || money(cell.cost), details && details.attempts > 1 ? `attempt ${details.attempts}` : "",
   ].filter(Boolean);
   return [
