@@ -113,7 +113,7 @@ def _run(commands: Any) -> None:
     run.add_argument("--max-concurrency", type=parse_count, metavar="N", help="cells at a time [cores]")
     run.add_argument("--sandbox", choices=("auto", "process", "docker"), default="auto", help="where agents run [auto]")
     run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
-    run.add_argument("--retry-errors", type=parse_retries, metavar="N", help="tries more for a cell in error")
+    run.add_argument("--retry-errors", type=parse_retries, metavar="N", help="tries more for a cell that broke")
     _deciding(run)
     run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
     run.add_argument(
@@ -145,7 +145,8 @@ def _deciding(parser: argparse.ArgumentParser) -> None:
         choices=("threshold", "regression", "error", "never"),
         default="threshold",
         metavar="RULE",
-        help="what exits with 1 [threshold]; regression: what got worse than in the baseline; error, never: nothing",
+        help="what exits with 1 [threshold]; regression: what got worse than in the baseline; "
+        "error: a failure beside which a check broke; never: nothing",
     )
 
 

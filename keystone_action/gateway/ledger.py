@@ -307,6 +307,12 @@ class Ledger:
             if limit is not None and found >= limit:
                 raise Refusal(400, f"stopped at {found:,} of {limit:,} {noun}", spent=True)
 
+    @property
+    def is_rate_limited(self) -> bool:
+        """Whether a provider refused the last request that it did not answer since there were too many."""
+        failed = [one for one in self.exchanges if one.failure]
+        return bool(failed) and failed[-1].status == 429
+
     def provider_failure(self) -> str:
         """Why the provider is at fault when the agent then failed (contract, 5.6 "Fault"); empty when it is not."""
         exchanges = self.exchanges

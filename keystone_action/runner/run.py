@@ -18,7 +18,7 @@ from keystone_action.files.git.committed import refuse_committed_link
 from keystone_action.files.run_lock import new_run_id
 from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
-from keystone_action.runner.cell.cell import run_cell
+from keystone_action.runner.cell.cell import Attempt, run_cell
 from keystone_action.runner.cell.grading import is_earned
 from keystone_action.runner.parts import journal as journals
 from keystone_action.runner.parts.finished_cells import FinishedCells
@@ -33,7 +33,7 @@ from keystone_action.runner.shutdown import Stop, cancellation, only_error
 from keystone_action.runner.start import start_run
 from keystone_action.runner.under_way import RunUnderWay
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.scoring.aggregate import paid, with_money_of
+from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
 from keystone_action.scoring.results import CellResult, RunResult
 
 if TYPE_CHECKING:
@@ -167,14 +167,14 @@ async def _run_cells(
         cells=len(planned.cells), finished=len(finished), output=under_way.directory, notices=assembly.notices()
     )
 
-    async def run_one(cell: Cell) -> CellResult:
+    async def run_one(cell: Cell) -> Attempt:
         return await run_cell(cell, under_way)
 
     async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
         await identification.of(cell)
         spec = cell.loaded.spec
         if cell.id in before:
-            result = with_money_of(result, before[cell.id])
+            result = with_tries_of(with_money_of(result, before[cell.id]), before[cell.id])
         assembly.results[cell.id] = result  # if the next cell hangs, the results have it though it was not announced
         return JournalEntry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
 

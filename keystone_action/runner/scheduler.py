@@ -20,19 +20,21 @@ from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
     from keystone_action.plan import Cell
+    from keystone_action.runner.cell.cell import Attempt
 
-RunCell = Callable[["Cell"], Awaitable[CellResult]]
+RunCell = Callable[["Cell"], Awaitable["Attempt"]]
 EntryOf = Callable[["Cell", CellResult], Awaitable[JournalEntry]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
     """How to run. concurrency: cells at a time over all specs; per_spec: by spec id, where a spec asks for fewer.
-    retries: by spec id, tries more for a cell in error. agent_retries: by spec id, tries more for a cell whose agent
-    failed (raised, ended with another code than 0, took too long). deadline: monotonic seconds after which no cell
-    starts. refusal: why no further cell starts, the job's money being spent; empty while it is not. stopped: specs that
-    start no further cell, with the id of the cell that they stopped at; those of `fail_fast` come in when one of their
-    cells does not pass. left_out: the cells that are not run for that."""
+    retries: by spec id, tries more for a cell that broke before its agent's run was complete. agent_retries: by spec
+    id, tries more for a cell whose agent failed (raised, ended with another code than 0, took too long). deadline:
+    monotonic seconds after which no cell starts. refusal: why no further cell starts, the job's money being spent;
+    empty while it is not. stopped: specs that start no further cell, with the id of the cell that they stopped at;
+    those of `fail_fast` come in when one of their cells does not pass. left_out: the cells that are not run for
+    that."""
 
     concurrency: int
     per_spec: Mapping[str, int]
@@ -139,19 +141,23 @@ def _stop(cell: Cell, result: CellResult, schedule: Schedule) -> None:
 
 
 async def _attempts(cell: Cell, run_cell: RunCell, schedule: Schedule) -> CellResult:
-    """A cell whose verdict is `error` is tried again, and one whose agent failed where its spec asks for that; a score
-    that is too low never is. What became of earlier attempts is said with the last one's result."""
+    """A cell that broke is tried again as far as its attempt allows, and one whose agent failed where its spec asks for
+    that; neither a score that is too low nor a check that broke is. What became of earlier attempts is said with the
+    last one's result."""
     result = not_run(cell, _refusal(schedule))
     spec_id = cell.loaded.spec.id
     left = {"error": schedule.retries.get(spec_id, 0), "agent": schedule.agent_retries.get(spec_id, 0)}
     earlier: tuple[str, ...] = ()
     while not _refusal(schedule):
         attempt = len(earlier) + 1
-        found = await run_cell(cell)
+        ran = await run_cell(cell)
+        found = ran.result
         if attempt > 1:
             found = with_money_of(found, result)
         result = replace(found, attempts=attempt, notices=(*earlier, *found.notices))
         kind = "error" if result.verdict == "error" else "agent" if _agent_failed(result) else ""
+        if kind == "error" and ran.rerun != "as_asked":  # also for what later attempts break at
+            left["error"] = min(left["error"], 1) if ran.rerun == "once" else 0
         if not left.get(kind):
             break
         left[kind] -= 1

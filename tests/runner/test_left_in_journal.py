@@ -17,6 +17,7 @@ from support.shard_runs import cell
 
 from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
+from keystone_action.runner.cell.cell import Attempt
 from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.journal import Journal
@@ -141,8 +142,8 @@ def test_whoever_is_told_of_a_cell_gets_no_long_text(tmp_path: Path) -> None:
     planned = plan([load(path, TYPES)], Selection(params={}))
     told: list[CellResult] = []
 
-    async def run_cell(one: Cell) -> CellResult:
-        return replace(MANY["all"](one.replica), id=one.id)
+    async def run_cell(one: Cell) -> Attempt:
+        return Attempt(replace(MANY["all"](one.replica), id=one.id), "never")
 
     async def entry_of(one: Cell, result: CellResult) -> JournalEntry:
         return JournalEntry("spec", one.loaded.sha256, result)

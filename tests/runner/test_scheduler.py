@@ -21,6 +21,7 @@ from support.check_types import TYPES
 from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner import scheduler
+from keystone_action.runner.cell.cell import Attempt
 from keystone_action.runner.parts import finished_cells
 from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.journal import Journal
@@ -73,12 +74,12 @@ def test_a_spec_at_its_limit_does_not_hold_up_another(tmp_path: Path) -> None:
     cells = cells_of(tmp_path, slow=2, other=1)
     other = anyio.Event()
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         if cell.loaded.spec.id == "other":
             other.set()
         else:
             await other.wait()
-        return not_run(cell, "a test")
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     announced = run(tmp_path, cells, schedule(per_spec={"slow": 1, "other": 2}), run_cell)
     assert sorted(announced) == sorted(cell.id for cell in cells)
@@ -94,7 +95,7 @@ def test_limits_and_order(
     running: Counter[str] = Counter()
     begun: list[Cell] = []
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         spec_id = cell.loaded.spec.id
         begun.append(cell)
         running[spec_id] += 1
@@ -103,7 +104,7 @@ def test_limits_and_order(
         assert running["b"] <= of_b
         await anyio.lowlevel.checkpoint()
         running[spec_id] -= 1
-        return not_run(cell, "a test")
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     fail_fast = frozenset({"a"} if stops else ())
     how = schedule(concurrency=most, per_spec={"a": 1 if stops else of_a, "b": of_b}, fail_fast=fail_fast)
@@ -148,7 +149,7 @@ def test_cells_that_the_time_was_up_for_stop_nothing(tmp_path: Path) -> None:
     """They never started: that is what each says, and not that another cell of its spec did not pass."""
     cells = cells_of(tmp_path, a=3)
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         raise AssertionError("nothing may start")
 
     how = schedule(deadline=time.monotonic() - 1, fail_fast=frozenset({"a"}))
@@ -160,8 +161,8 @@ def test_a_cell_that_finished_as_the_run_was_cancelled_is_kept(tmp_path: Path) -
     (cell,) = cells_of(tmp_path, a=1)
     announced: list[str] = []
 
-    async def run_cell(cell: Cell) -> CellResult:
-        return not_run(cell, "a test")
+    async def run_cell(cell: Cell) -> Attempt:
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     async def main() -> None:
         async with Journal(tmp_path) as journal:
@@ -183,8 +184,8 @@ def test_a_cell_is_on_the_disk_when_it_is_announced(tmp_path: Path) -> None:
     cells = cells_of(tmp_path, a=3)
     found: list[bool] = []
 
-    async def run_cell(cell: Cell) -> CellResult:
-        return not_run(cell, "a test")
+    async def run_cell(cell: Cell) -> Attempt:
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     def announce(cell: Cell, _: CellResult) -> None:
         found.append(cell.id in (tmp_path / "journal.jsonl").read_text("utf-8"))
@@ -197,18 +198,38 @@ def test_a_cell_is_on_the_disk_when_it_is_announced(tmp_path: Path) -> None:
     assert found == [True] * 3
 
 
-@pytest.mark.parametrize(("verdict", "attempts"), [("pass", 1), ("fail", 1), ("error", 3)])
-def test_only_a_cell_in_error_is_tried_again(tmp_path: Path, verdict: Any, attempts: int) -> None:
+@pytest.mark.parametrize(
+    ("ended", "attempts"),
+    [
+        (["pass as_asked"], 1),
+        (["fail as_asked"], 1),
+        (["error as_asked"], 4),
+        (["error never"], 1),
+        (["error once"], 2),
+        (["error as_asked", "error once"], 3),
+        (["error once", "error as_asked"], 2),
+        (["error as_asked", "error never"], 2),
+        (["error once", "pass never"], 2),
+    ],
+)
+def test_only_a_cell_in_error_is_tried_again_and_only_as_far_as_its_attempt_allows(
+    tmp_path: Path, ended: list[str], attempts: int
+) -> None:
+    """ended: how one attempt after the other ends; those after the last end like it."""
     (cell,) = cells_of(tmp_path, a=1)
     begun: list[str] = []
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
+        verdict: Any
+        rerun: Any
+        verdict, rerun = ended[min(len(begun), len(ended) - 1)].split()
         begun.append(cell.id)
         error = "it broke" if verdict == "error" else None
         composite = {"pass": 1.0, "fail": 0.0}.get(verdict)
-        return replace(not_run(cell, "a test"), verdict=verdict, composite=composite, error=error)
+        result = replace(not_run(cell, "a test"), verdict=verdict, composite=composite, error=error)
+        return Attempt(result, rerun)
 
-    run(tmp_path, [cell], schedule(retries={"a": 2}), run_cell)
+    run(tmp_path, [cell], schedule(retries={"a": 3}), run_cell)
     assert len(begun) == attempts
 
 
@@ -216,9 +237,9 @@ def test_cells_that_the_money_was_spent_for_are_errors(tmp_path: Path) -> None:
     spending = Spending(0.5)
     results: dict[str, CellResult] = {}
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         spending.spend(0.3)
-        return replace(not_run(cell, ""), verdict="pass", composite=1.0, error=None)
+        return Attempt(replace(not_run(cell, ""), verdict="pass", composite=1.0, error=None), "as_asked")
 
     async def kept(cell: Cell, result: CellResult) -> JournalEntry:
         results[cell.id] = result
@@ -240,10 +261,12 @@ def test_what_all_attempts_cost_is_paid_and_no_further_one_starts(tmp_path: Path
     spending = Spending(0.5)
     results: list[CellResult] = []
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         spending.spend(0.2)
         used = {**nothing_used(), "input_tokens": 7, "cost_usd": 0.15, "spent_usd": 0.15}
-        return replace(not_run(cell, "it broke"), usage=used, judge_usage={"cost_usd": 0.05, "requests": 1})
+        return Attempt(
+            replace(not_run(cell, "it broke"), usage=used, judge_usage={"cost_usd": 0.05, "requests": 1}), "as_asked"
+        )
 
     async def kept(cell: Cell, result: CellResult) -> JournalEntry:
         results.append(result)
@@ -276,10 +299,10 @@ def test_no_cell_waits_for_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(os, "fsync", slow)
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         if cell.replica == 1:
             second_began.set()
-        return not_run(cell, "a test")
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     announced = run(tmp_path, cells, schedule(concurrency=1), run_cell)
     assert waited[0]
@@ -318,11 +341,11 @@ def test_a_slow_disk_holds_up_the_cells_in_the_end(tmp_path: Path, monkeypatch: 
     most = 0
     begun, announced = 0, 0
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         nonlocal begun, most
         begun += 1
         most = max(most, begun - announced)
-        return not_run(cell, "a test")
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     def announce(*_: object) -> None:
         nonlocal announced
@@ -346,10 +369,10 @@ def test_a_disk_that_takes_no_line_ends_the_run(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "fsync", broken)
 
-    async def run_cell(cell: Cell) -> CellResult:
+    async def run_cell(cell: Cell) -> Attempt:
         begun.append(cell.id)
         await anyio.sleep(0.01)
-        return not_run(cell, "a test")
+        return Attempt(not_run(cell, "a test"), "as_asked")
 
     with pytest.raises(ExceptionGroup) as caught:
         run(tmp_path, cells, schedule(concurrency=2), run_cell)

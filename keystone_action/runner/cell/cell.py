@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
@@ -31,9 +31,10 @@ from keystone_action.files.workspace import (
 from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bound
 from keystone_action.runner.cell.audit_events import write_events
 from keystone_action.runner.cell.boot import boot
-from keystone_action.runner.cell.checks import judge_changes, run_checks
+from keystone_action.runner.cell.checks import doubt_what_executed, judge_changes, run_checks
 from keystone_action.runner.cell.grading import (
     agent_note,
+    certain_failure,
     forced_zero,
     judge_unpriced,
     judge_usage,
@@ -58,7 +59,7 @@ from keystone_action.runner.cell.model_gateway import (
 )
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.reaching import settle_proxy
-from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES, CellUnderWay
+from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES, CellUnderWay, Rerun
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
@@ -71,7 +72,15 @@ if TYPE_CHECKING:
     from keystone_action.runner.under_way import RunUnderWay
 
 
-async def run_cell(cell: Cell, run: RunUnderWay) -> CellResult:
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What one run of a cell came to. rerun: whether it may be run again where that is an error."""
+
+    result: CellResult
+    rerun: Rerun
+
+
+async def run_cell(cell: Cell, run: RunUnderWay) -> Attempt:
     """One attempt at a cell. Failures of the harness become a result with the verdict `error`; only cancellation and
     results that can't be written leave as exceptions."""
     started = time.monotonic()
@@ -80,22 +89,21 @@ async def run_cell(cell: Cell, run: RunUnderWay) -> CellResult:
     files.start()
     under_way = CellUnderWay(cell=cell, run=run, roots=run.cell_roots(cell), started=started)
     try:
-        return await within(limit, lambda: _live(under_way, files))
+        result = await within(limit, lambda: _live(under_way, files))
     except LimitReached:
         message = f"the cell took longer than resources.timeout ({limit:g} s); it was in: {under_way.phase}"
-        return _error(under_way, files, message)
+        result = _broke(under_way, files, message)
     except KeystoneError as error:
-        return _error(under_way, files, error.sentences)
+        result = _broke(under_way, files, error.sentences)
     except Exception as error:  # noqa: BLE001 - a defect of ours is this cell's error, never a failed agent
         files.failure(traceback.format_exc())
-        if lacking := of_machine(error):
-            return _error(under_way, files, lacking)
-        message = f"internal error: {type(error).__name__}: {error} (see internal-error.log)"
-        return _error(under_way, files, message)
+        internal = f"internal error: {type(error).__name__}: {error} (see internal-error.log)"
+        result = _error(under_way, files, of_machine(error) or internal)
     finally:
         if not run.options.keep:
             with anyio.CancelScope(shield=True):
                 await _remove(under_way)
+    return Attempt(result, under_way.rerun)
 
 
 async def _remove(under_way: CellUnderWay) -> None:
@@ -114,30 +122,60 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         under_way.agent_run = await _run_agent(under_way)
         # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
         await under_way.sandbox.close()
-        await settle_model_gateway(under_way)
-        await settle_proxy(under_way)
-        if defects := under_way.run.service_defects():
-            raise ServiceError(f"the mock server broke while it served: {defects[0]}")
-        if problem := under_way.agent_run.shortage or under_way.incomplete():
-            raise HarnessError(problem)
+        broke = await _settle(under_way, under_way.agent_run)
         under_way.enter("checks")
         try:
             evidence = await _look_at_what_is_left(under_way, under_way.agent_run)
         except PathUnreadable as error:
             # A workspace that the agent made unreadable is the agent's failure (contract, 5.1).
             return _result(under_way, "fail", 0.0, f"the workspace can't be graded: {error}")
+        except KeystoneError as error:
+            raise broke or error from None
+        if broke is not None:
+            # Of what broke nobody can say that it was let alone.
+            under_way.forbidden = tuple(rule for rule in under_way.forbidden if rule.violated)
+            raise broke
+        under_way.rerun = "never"
         require_provider(under_way)
         require_question(under_way)
         await run_checks(under_way)
     # Checks have the agent's network, and by now all of it is closed.
-    if problem := under_way.incomplete():
-        raise HarnessError(problem)
+    problem = under_way.incomplete()
+    if problem:
+        doubt_what_executed(under_way, problem)
     under_way.left_little = _little(under_way)
     write = partial(files.write_graded, evidence, under_way.graded)
     await apart(write, inline=under_way.left_little is not None)
     result = _grade_cell(under_way)
-    await keep_recording(under_way, result)
+    if problem and result.verdict != "fail":
+        raise HarnessError(problem)
+    try:
+        await keep_recording(under_way, result)
+    except KeystoneError as error:
+        return _error(under_way, files, error.sentences)
     return result
+
+
+async def _settle(under_way: CellUnderWay, run: AgentRun) -> KeystoneError | None:
+    """The agent has ended: what it could reach is closed to it, and what it sent is on record. What broke meanwhile, so
+    that nothing is known of the agent but what it did against a rule."""
+    try:
+        await settle_model_gateway(under_way)
+        await settle_proxy(under_way)
+        if under_way.places:
+            await anyio.to_thread.run_sync(_settle_places, under_way)
+        if defects := under_way.run.service_defects():
+            raise ServiceError(f"the mock server broke while it served: {defects[0]}")
+        if problem := run.shortage or under_way.incomplete():
+            raise HarnessError(problem)
+    except KeystoneError as error:
+        return error
+    return None
+
+
+def _settle_places(under_way: CellUnderWay) -> None:
+    for place in under_way.places.values():
+        place.settle()
 
 
 def _little(under_way: CellUnderWay) -> int | None:
@@ -170,6 +208,7 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     await record_version(under_way)
     if under_way.recording is not None:
         await anyio.to_thread.run_sync(begin_recording, under_way.recording, under_way)
+    under_way.rerun = "once"
     return await run_agent(agent, under_way.sandbox, task)
 
 
@@ -190,8 +229,6 @@ async def _look_at_what_is_left(under_way: CellUnderWay, run: AgentRun) -> Evide
 def _compare(under_way: CellUnderWay) -> tuple[Snapshot, tuple[Change, ...]]:
     """What the agent left, and what of it is not as it was."""
     before, workspace = under_way.before, under_way.roots.workspace
-    for place in under_way.places.values():
-        place.settle()
     known = None if _changes_decide(under_way) else before
     after = snapshot(workspace, known, attributes=under_way.git_before is not None)
     under_way.unreadable = unreadable(before.unreadable, after.unreadable) or under_way.sandbox.loss
@@ -248,7 +285,19 @@ def _grade_cell(under_way: CellUnderWay) -> CellResult:
     zero = violation(under_way.forbidden) or under_way.unreadable
     zero = zero or forced_zero(under_way.agent, under_way.agent_run, by_author=loaded.names_keys)
     graded = verdict_of(results, loaded, under_way.run.options, _trace_info(under_way), zero)
-    return _result(under_way, graded.verdict, graded.composite, graded.reason, graded.invariants)
+    found = _result(under_way, graded.verdict, graded.composite, graded.reason, graded.invariants)
+    return replace(found, counted_as_zero=graded.counted_as_zero)
+
+
+def _broke(under_way: CellUnderWay, files: CellFiles, message: str) -> CellResult:
+    """The result of an attempt that something else than the agent brought to an end: an error, unless what was seen
+    until then is a failure for certain."""
+    certain = certain_failure([entry.result for entry in under_way.graded], under_way.forbidden)
+    if certain is None:
+        return _error(under_way, files, message)
+    if under_way.agent_run is not None:
+        files.agent(under_way.agent_run)
+    return _result(under_way, "fail", 0.0, f"{certain.reason}; besides, {message}", certain.invariants)
 
 
 def _error(under_way: CellUnderWay, files: CellFiles, message: str) -> CellResult:

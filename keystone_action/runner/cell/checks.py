@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import anyio
@@ -45,6 +46,17 @@ async def run_checks(under_way: CellUnderWay) -> None:
             await copies.close()
     by_name = {entry.result.name: entry for entry in under_way.graded}
     under_way.graded = [by_name[name] for name in invariants]
+
+
+def doubt_what_executed(under_way: CellUnderWay, why: str) -> None:
+    """The way out of the cell's network broke: checks that execute code in it are in error, whatever they found."""
+    for index, entry in enumerate(under_way.graded):
+        found = entry.result
+        executes = _check(under_way.invariants[found.name]).run_phase != "observe"
+        if executes and found.status in ("pass", "fail"):
+            message = f"{why}, so what was found counts for nothing: {found.message}"
+            result = replace(found, status="error", score=None, message=message, disqualified=False)
+            under_way.graded[index] = replace(entry, result=result)
 
 
 async def _run(name: str, invariant: Invariant, copies: Copies, following: Sequence[Check]) -> GradedCheck:

@@ -73,6 +73,14 @@ def verdict_of(
     return graded
 
 
+def certain_failure(results: Sequence[InvariantResult], forbidden: Sequence[ForbiddenResult]) -> Grade | None:
+    """What a cell that broke comes to all the same: a rule was violated, or a gate failed, whatever else would have
+    been seen (contract, 5.1). None where nothing is certain."""
+    found = grade(results, threshold=0.0, forced_zero=violation(forbidden))
+    is_certain = violation(forbidden) or any(result.disqualified for result in found.invariants)
+    return found if is_certain else None
+
+
 def is_earned(cell: CellResult, loaded: LoadedSpec, options: RunOptions) -> bool:
     """Whether a cell that is said to have passed does so by its checks."""
     if cell.verdict != "pass":

@@ -190,7 +190,11 @@ def require_provider(under_way: CellUnderWay) -> None:
     if under_way.gateway is None or run is None or run.stopped:
         return
     failed = run.exit_code != 0 or run.timed_out or not run.output.strip()
-    if failed and (why := under_way.gateway.ledger.provider_failure()):
+    ledger = under_way.gateway.ledger
+    if failed and (why := ledger.provider_failure()):
+        # An agent that was told to do something has begun its work, and can provoke a provider's limits itself.
+        provoked = bool(ledger.spent.tool_calls) or ledger.is_rate_limited
+        under_way.rerun = "once" if provoked else "as_asked"
         raise HarnessError(why, help="Run it again; `scoring.retry_errors` does that by itself.")
 
 
@@ -207,6 +211,7 @@ def require_question(under_way: CellUnderWay) -> None:
 
     preset = load_preset(agent.type)
     said = run.stderr.strip()[-_LAST_WORDS:]
+    under_way.rerun = "once"
     raise HarnessError(
         f"{preset.title} asked no model and {ending(run)}" + (f"\n{said}" if said else ""),
         help=f"Version {preset.seen} is known to work here: `{preset.install_command(preset.seen)}`.",

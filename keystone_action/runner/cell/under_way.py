@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from keystone_action.agents.environment import agent_environment
 from keystone_action.command import Limits
@@ -44,6 +44,10 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.task import Setup
 
 Value = TypeVar("Value")
+Rerun = Literal["as_asked", "once", "never"]
+"""Whether a cell in error may be run again (contract, 5.1 "The agent is run once"): `as_asked`, as often as
+`retry_errors` says, since its agent did nothing yet; `once` at most, since it had started and may have had a hand in
+what broke; `never`, since its run was complete."""
 LIGHT_ENTRIES = 32
 LIGHT_BYTES = 1 << 18
 """What a workspace may hold so that no thread is needed to copy or to read it."""
@@ -77,6 +81,7 @@ class CellUnderWay:
     first words of checks' commands that the sandbox has not, with the place where it hides them.
     Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
     disqualifies it; all_changes, of files, those in `.git` too, empty where nobody asks; forbidden, what rules came to.
+    rerun, what may be done about an error from here on.
     Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: the bytes in its
     directories, when these are so few that a thread to write and to remove them would cost more than that.
     """
@@ -87,6 +92,7 @@ class CellUnderWay:
     started: float = 0.0
     stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     phase: str = "start"
+    rerun: Rerun = "as_asked"
     notices: list[str] = field(default_factory=list)
 
     agent_directory: Path | None = None

@@ -116,8 +116,12 @@ class MockPlace(Place):
         """See Place."""
         self.settle()
         self._cell.check_complete()
+        self.require_unbroken()
+
+    def require_unbroken(self) -> None:
+        """See Place: of the one server that answers for all mocks of a run."""
         if self._server.defects:
-            raise OutputError(f"the mock server failed while serving: {self._server.defects[0]}")
+            raise ServiceError(f"the mock server failed while serving: {self._server.defects[0]}")
 
 
 def _address(host: str, port: int) -> Address:

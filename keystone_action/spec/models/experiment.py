@@ -107,7 +107,9 @@ class Scoring(StrictModel):
     Example: `{at_least: 4}`
     """
     retry_errors: Annotated[int, Field(ge=0, le=100)] = 0
-    """How often a cell whose verdict is `error` is run again, from 0 to 100. A cell that failed is never run again.
+    """How often a cell is run again that broke before its agent's run was complete, from 0 to 100: a service, fixture,
+    setup or provider that failed. Once at most where the agent had begun its work; never for a cell that failed, and
+    never since a check broke.
 
     Example: `2`
     """
