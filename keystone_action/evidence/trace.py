@@ -18,6 +18,8 @@ GATEWAY = "gateway"
 """The source of a trace that no agent can write."""
 AGENT_RESULT = "agent_result"
 """The source of what an AgentResult document tells."""
+UNSURE_CALLS = "answer whose calls of tools can be read in two ways"
+"""Stands among what was not understood."""
 TOOL_KINDS: tuple[ToolKind, ...] = ("read", "write", "execute", "search", "fetch", "other")
 
 
@@ -99,6 +101,11 @@ class Trace:
     timeline: tuple[Message | ToolCall, ...] = ()
     local_calls: tuple[ToolCall, ...] = ()
     unpriced: tuple[str, ...] = ()
+
+    @property
+    def calls_unsure(self) -> str:
+        """Why a rule or a limit that these calls keep may be broken all the same; empty where they are certain."""
+        return next((f"not certain: {one}" for one in self.not_understood if UNSURE_CALLS in one), "")
 
 
 def write_trace(trace: Trace, path: Path) -> None:

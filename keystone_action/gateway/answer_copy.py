@@ -106,7 +106,9 @@ class AnswerCopy:
             nothing = (
                 self._ended and not is_empty and found in (Answer(), Answer(problem=_NO_JSON, unread=found.unread))
             )
-            self._answer = replace(found, unreadable=self._unreadable or nothing)
+            # A stream that just ends looks whole to some clients: they make the call with what they have of it.
+            is_unsure = found.is_unsure or (found.has_partial_call and self._ended and not self.lost)
+            self._answer = replace(found, unreadable=self._unreadable or nothing, is_unsure=is_unsure)
         return self._answer
 
     def document(self) -> dict[str, Any] | None:

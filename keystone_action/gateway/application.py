@@ -191,7 +191,7 @@ class Application:
             if answer is not None and reply.is_gone and not reply.was_seen:
                 by_provider = tuple(call for call in answer.calls if call.by_provider)
                 # Nobody could act on the rest.
-                answer = replace(answer, text="", thought="", calls=by_provider, unreadable=False)
+                answer = replace(answer, text="", thought="", calls=by_provider, unreadable=False, is_unsure=False)
             seconds = time.monotonic() - started
             status = status or reply.status or None
             self._ledger.close(

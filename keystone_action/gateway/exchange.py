@@ -69,7 +69,8 @@ class Answer:
     """What a model answered. finished: the answer came to its end. problem: what the provider said went wrong in the
     middle of it. stop: why the model stopped, in that API's word. unread: characters of it that no other field has, for
     an estimate. unreadable: the agent got something that we could not read, so a call of a tool may be missing here.
-    extras: what it costs besides its tokens."""
+    is_unsure: two clients may make different calls of the same answer; those of both are here. has_partial_call: the
+    arguments of a call did not come to their end. extras: what it costs besides its tokens."""
 
     model: str = ""
     text: str = ""
@@ -81,6 +82,8 @@ class Answer:
     finished: bool = False
     unread: int = 0
     unreadable: bool = False
+    is_unsure: bool = False
+    has_partial_call: bool = False
     extras: Extras = NO_EXTRAS
 
 

@@ -38,13 +38,14 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Spent:
     """So far. requests: those that were let through, with each retry. cost_usd: None once a model without a price
-    answered. unpriced: the first such models."""
+    answered. unpriced: the first such models. unsure: answers whose calls can't be read for certain."""
 
     requests: int = 0
     tokens: Tokens = NOTHING
     tool_calls: int = 0
     cost_usd: float | None = 0.0
     unpriced: tuple[str, ...] = ()
+    unsure: int = 0
 
     @property
     def all_tokens(self) -> int:
@@ -265,6 +266,7 @@ class Ledger:
             tool_calls=was.tool_calls + len(answer.calls),
             cost_usd=_both(was.cost_usd, cost),
             unpriced=was.unpriced if cost is not None else _with_name(was.unpriced, exchange.asked.model),
+            unsure=was.unsure + answer.is_unsure,
         )
 
     def _cost(self, api: str, model: str, tokens: Tokens, extras: Extras) -> float | None:

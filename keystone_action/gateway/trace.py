@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from keystone_action.evidence.trace import GATEWAY, Trace, Usage
+from keystone_action.evidence.trace import GATEWAY, UNSURE_CALLS, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
 from keystone_action.evidence.trace_readers.values import MalformedTrace
 from keystone_action.gateway.exchange import ModelCall, ToolResult
@@ -31,6 +31,8 @@ def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
         builder.message("assistant", answer.text)
         for call in answer.calls:
             _add(builder, open_calls.add(exchange.api, call), call)
+    for _ in range(spent.unsure):
+        builder.skip(UNSURE_CALLS)
     builder.usage = _usage(spent, len(exchanges))
     last = [one.answer for one in _with_tools(exchanges) if one.answer is not None][-1:]
     for answer in last:

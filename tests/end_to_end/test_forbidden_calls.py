@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.command_line import Called
 from support.model_agents import behind, calls, run, says, spec_of
+from support.odd_calls import chat, end_of_chat, piece
+from support.scripted_provider import stream
 
 SAYS_DONE = """
 status, first = ask([user("do it")], tools=("Bash", "Read"))
@@ -117,3 +120,87 @@ def test_a_journal_in_which_the_rule_was_not_judged_earns_nothing(tmp_path: Path
         (called.output / "results.json").unlink()
         again = run(tmp_path, spec_of(SAYS_DONE, forbidden={"commands": ["rm"]}), environ, "--resume", "out")
     assert again.code != 0
+
+
+ASKS_IN_CHAT = """
+body = {"model": "m", "messages": [user("do it")], "stream": True}
+for _ in range(2):
+    headers = {"authorization": "Bearer " + os.environ["OPENAI_API_KEY"], "content-type": "application/json"}
+    url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+    try:
+        urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode(), headers), timeout=60).read()
+    except urllib.error.HTTPError as refused:
+        refused.read()
+print("done")
+"""
+LS, PATH = '{"command": "ls"}', '{"path": "a"}'
+UNDER_ONE_INDEX = [piece(PATH, "read", index=0, id="t1"), piece(LS, "bash", index=0, id="t2")]
+NAMED_TWICE = [piece(PATH[:4], "read", index=0, id="t1"), piece(PATH[4:], "read", index=0, id="t1")]
+IN_PIECES = [piece("", "ba", index=0, id="t1"), piece(LS, "sh", index=0)]
+LIMITS: dict[str, Any] = {
+    "said": {"check": {"type": "regex", "pattern": "done"}},
+    "forbids": {"check": {"type": "trace", "forbid_tools": [{"name": "bash"}]}},
+    "few": {"check": {"type": "trace", "max_tool_calls": 2}},
+    "spends": {"check": {"type": "budget", "max_tool_calls": 2}},
+}
+
+
+def asked_in_chat(folder: Path, told: list[dict[str, Any]], **fields: Any) -> Called:
+    """A run whose agent asks twice and is answered by these pieces of calls."""
+    provider = stream(*(chat(one) for one in told), end_of_chat())
+    with behind(provider) as (scripted, _):
+        gateway = {"providers": [{"name": "router", "api": "openai", "base_url": f"{scripted.url}/v1"}]}
+        gateway |= fields.pop("gateway", {})
+        return run(folder, spec_of(ASKS_IN_CHAT, gateway=gateway, **fields), {})
+
+
+def test_parallel_calls_under_one_index_are_two_calls(tmp_path: Path) -> None:
+    rules = {"tools": ["bash"], "commands": ["^ls$"]}
+    called = asked_in_chat(tmp_path, UNDER_ONE_INDEX, forbidden=rules, invariants=LIMITS)
+    (cell,) = called.cells
+    assert called.code == 1
+    assert [rule["violated"] for rule in cell["forbidden"]] == [True, True]
+    assert cell["forbidden"][0]["details"].startswith('call 2 of 4: bash (execute) {"command": "ls"}')
+    assert {name: check["status"] for name, check in called.checks.items()} == {
+        "said": "pass", "forbids": "fail", "few": "fail", "spends": "fail"}  # fmt: skip
+
+
+def test_parallel_calls_under_one_index_spend_the_budget_of_calls(tmp_path: Path) -> None:
+    called = asked_in_chat(tmp_path, UNDER_ONE_INDEX, gateway={"budget": {"max_tool_calls": 2}})
+    assert called.cells[0]["agent"]["stopped"] == "budget"
+
+
+def test_a_name_that_is_told_in_each_piece_is_one_call(tmp_path: Path) -> None:
+    called = asked_in_chat(tmp_path, NAMED_TWICE, forbidden={"tools": ["bash"], "commands": ["ls"]}, invariants=LIMITS)
+    assert called.code == 0, called.out + called.err
+    assert {check["status"] for check in called.checks.values()} == {"pass"}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"forbidden": {"tools": ["write"]}},
+        {"forbidden": {"commands": ["rm"]}},
+        {"gateway": {"budget": {"max_tool_calls": 100}}},
+        {"invariants": {"said": LIMITS["said"], "few": {"check": {"type": "trace", "max_tool_calls": 100}}}},
+        {"invariants": {"said": LIMITS["said"], "few": {"check": {"type": "budget", "max_tool_calls": 100}}}},
+        {"invariants": {"said": LIMITS["said"], "few": {"check": {"type": "tool_correctness", "expected": ["x"]}}}},
+    ],
+)
+def test_calls_that_can_be_read_in_two_ways_are_an_error_under_a_rule_or_a_limit(
+    tmp_path: Path, fields: dict[str, Any]
+) -> None:
+    called = asked_in_chat(tmp_path, IN_PIECES, **fields)
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (3, "error")
+    said = [cell["error"], *(check["message"] for check in cell["invariants"])]
+    assert any("calls of tools can be read in two ways" in one for one in said if one)
+
+
+def test_calls_that_can_be_read_in_two_ways_break_no_rule_that_nobody_made(tmp_path: Path) -> None:
+    assert asked_in_chat(tmp_path, IN_PIECES).code == 0
+
+
+def test_a_rule_is_violated_when_either_reading_violates_it(tmp_path: Path) -> None:
+    called = asked_in_chat(tmp_path, IN_PIECES, forbidden={"tools": ["bash"]})
+    assert (called.code, called.cells[0]["forbidden"][0]["violated"]) == (1, True)

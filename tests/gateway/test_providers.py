@@ -47,8 +47,9 @@ def test_a_cut_stream_has_what_came_and_is_not_finished(provider, events, tokens
 
 def test_a_call_whose_arguments_did_not_arrive_whole_does_not_count():
     cut = [read(Anthropic(), anthropic_events()[:end]) for end in (11, 12, 13)]
-    assert [answer.calls for answer in cut] == [(), (), (CALL,)]
-    assert [answer.unread for answer in cut] == [8, 16, 0]
+    assert [answer.calls for answer in cut] == [(), (CALL,), (CALL,)]
+    assert [answer.unread for answer in cut] == [8, 0, 0]
+    assert [answer.has_partial_call for answer in cut] == [True, False, False]
     cut = [read(OpenAiChat(), chat_events()[:end]) for end in (5, 6)]
     assert [answer.calls for answer in cut] == [(), (CALL,)]
     assert [answer.unread for answer in cut] == [8, 0]

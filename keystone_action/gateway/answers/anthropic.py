@@ -4,15 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from keystone_action.evidence.trace_readers.values import mapping, text
-from keystone_action.gateway.answers.joined import Fields, Items, Text, extend, join, kind, replace, settled
+from keystone_action.gateway.answers.joined import (
+    Fields,
+    Items,
+    Text,
+    extend,
+    join,
+    json_objects,
+    kind,
+    replace,
+    settled,
+)
 from keystone_action.gateway.answers.rendering import split, written
 from keystone_action.gateway.exchange import Assembler
 
 _EMPTY: dict[str, Any] = {"type": "message", "role": "assistant", "content": []}
-_CALLS = {"tool_use", "server_tool_use", "mcp_tool_use"}
+CALLS = {"tool_use", "server_tool_use", "mcp_tool_use"}
+"""Blocks that are calls of tools. The provider runs all but the first kind."""
 _AT_THE_END = ("stop_reason", "stop_sequence", "stop_details", "container")
 """Of a message; the `delta` of the last event but one has them."""
 _USED_AT_THE_END = {
@@ -25,6 +36,62 @@ _USED_AT_THE_END = {
     "iterations",
 }
 
+Block = TypeVar("Block")
+
+
+class Blocks(Generic[Block]):
+    """The blocks of a message as they come. A start is always a further block, whatever its index says; what is told of
+    an index is told of the last block that began there."""
+
+    def __init__(self) -> None:
+        self.all: list[Block] = []
+        self._latest: dict[Any, Block] = {}
+
+    def start(self, data: Mapping[str, Any] | None, block: Block) -> Block | None:
+        """A block has come: begun by this event, or None where it came whole. The one before at the same index."""
+        self.all.append(block)
+        before = None
+        if data is not None:
+            before = self._latest.get(_place(data))
+            self._latest[_place(data)] = block
+        return before
+
+    def of(self, data: Mapping[str, Any]) -> Block | None:
+        """The block that this event is about."""
+        place = _place(data)
+        return self._latest.get(place) or (self.all[-1] if self.all and place is None else None)
+
+
+def _place(data: Mapping[str, Any]) -> Any:
+    index = data.get("index")
+    return index if isinstance(index, int | str) else None
+
+
+class _Block:
+    def __init__(self, told: Any) -> None:
+        self._told = Fields(told) if isinstance(told, dict) else told
+        self._input = Text()
+
+    def add(self, delta: Mapping[str, Any]) -> None:
+        """Its next piece."""
+        if not isinstance(self._told, Fields):
+            return
+        match text(delta, "type"):
+            case "input_json_delta":
+                self._input.append(text(delta, "partial_json"))
+            case "citations_delta":
+                extend(self._told, "citations", [delta.get("citation")])
+            case _:
+                join(self._told, {name: value for name, value in delta.items() if name != "type"})
+
+    def documents(self) -> list[Any]:
+        """It, and as many further ones as its input begins again."""
+        said = "".join(self._input)
+        if not said:
+            return [self._told]
+        inputs = [json.loads(one) for one in json_objects(said)]
+        return [Fields({**self._told, "input": one}) for one in inputs or [_input(said)]]
+
 
 class MessageAssembler(Assembler):
     """Puts a `message` together. The input of a call that is not JSON, as one that was cut, stays the text that it
@@ -33,22 +100,20 @@ class MessageAssembler(Assembler):
     def __init__(self) -> None:
         self._message = Fields()
         self._usage = Fields()
-        self._blocks: dict[Any, Any] = {}
-        self._inputs: dict[Any, Text] = {}
+        self._blocks = Blocks[_Block]()
 
     def event(self, data: Mapping[str, Any]) -> None:
-        index = data.get("index")
-        place = index if isinstance(index, int | str) else None
         match data.get("type"):
             case "message_start":
-                self._message.update(mapping(data, "message"))
-                self._usage.update(mapping(mapping(data, "message"), "usage"))
+                message = mapping(data, "message")
+                self._message.update({name: value for name, value in message.items() if name != "content"})
+                self._usage.update(mapping(message, "usage"))
+                for block in message["content"] if isinstance(message.get("content"), list) else ():
+                    self._blocks.start(None, _Block(block))
             case "content_block_start":
-                block = data.get("content_block")
-                self._blocks[place] = Fields(block) if isinstance(block, dict) else block
-                self._inputs.pop(place, None)
-            case "content_block_delta" if isinstance(block := self._blocks.get(place), Fields):
-                self._delta(place, block, mapping(data, "delta"))
+                self._blocks.start(data, _Block(data.get("content_block")))
+            case "content_block_delta" if block := self._blocks.of(data):
+                block.add(mapping(data, "delta"))
             case "message_delta":
                 replace(self._message, mapping(data, "delta"))
                 replace(self._message, {k: v for k, v in data.items() if k not in {"type", "delta", "usage"}})
@@ -56,20 +121,9 @@ class MessageAssembler(Assembler):
             case "error":
                 self._message.update(data)
 
-    def _delta(self, place: Any, block: Fields, delta: Mapping[str, Any]) -> None:
-        match text(delta, "type"):
-            case "input_json_delta":
-                self._inputs.setdefault(place, Text()).append(text(delta, "partial_json"))
-            case "citations_delta":
-                extend(block, "citations", [delta.get("citation")])
-            case _:
-                join(block, {name: value for name, value in delta.items() if name != "type"})
-
     def document(self) -> dict[str, Any]:
-        for place, pieces in self._inputs.items():
-            if said := "".join(pieces):
-                self._blocks[place]["input"] = _input(said)
-        blocks = {"content": Items(self._blocks.values())} if self._blocks else {}
+        content = Items(one for block in self._blocks.all for one in block.documents())
+        blocks = {"content": content} if content else {}
         used = {"usage": {**self._usage}} if self._usage else {}
         found: dict[str, Any] = settled(Fields({**_EMPTY, **self._message, **blocks, **used}))
         return found
@@ -132,7 +186,7 @@ def _parts(block: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]
         case "compaction":
             told: dict[str, Any] = {name: block[name] for name in ("content", "encrypted_content") if name in block}
             return {**block, **dict.fromkeys(told)}, [{"type": "compaction_delta", **told}]
-        case name if name in _CALLS and "input" in block:
+        case name if name in CALLS and "input" in block:
             said = block["input"] if isinstance(block["input"], str) else written(block["input"])
             deltas = [{"type": "input_json_delta", "partial_json": piece} for piece in split(said)]
             return {**block, "input": {}}, deltas

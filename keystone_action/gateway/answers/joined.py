@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,3 +80,27 @@ def join(into: Fields, told: Mapping[str, Any], depth: int = _DEPTH) -> None:
 def kind(value: Any) -> str:
     """The `type` of an object; empty where there is none."""
     return text(value, "type") if isinstance(value, dict) else ""
+
+
+def json_objects(written: str) -> list[str]:
+    """The JSON objects that stand in a text one after the other; empty where something else stands there, too.
+    Arguments that begin again are a further call."""
+    decoder, found, start = json.JSONDecoder(), [], 0
+    while start < len(written):
+        if written[start].isspace():
+            start += 1
+            continue
+        try:
+            value, end = decoder.raw_decode(written, start)
+        except (ValueError, RecursionError):
+            return []
+        if not isinstance(value, dict):
+            return []
+        found.append(written[start:end])
+        start = end
+    return found
+
+
+def begins_again(piece: str) -> bool:
+    """Whether a piece of a call's arguments may be the beginning of other ones."""
+    return piece.lstrip().startswith("{")

@@ -6,8 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import mapping, objects, text
-from keystone_action.gateway.answers.joined import Fields, Items, Text, join, replace, settled
-from keystone_action.gateway.answers.rendering import split
+from keystone_action.gateway.answers.joined import (
+    Fields,
+    Items,
+    Text,
+    append,
+    begins_again,
+    join,
+    json_objects,
+    replace,
+    settled,
+)
+from keystone_action.gateway.answers.rendering import split, text_of
+from keystone_action.gateway.answers.rendering import written as written_as_json
 from keystone_action.gateway.exchange import Assembler
 
 _TEXTS = ("reasoning", "reasoning_content", "content", "refusal")
@@ -41,17 +52,17 @@ class _Choice:
     def __init__(self, number: int) -> None:
         self._fields = Fields(index=number)
         self._message = Fields()
-        self._calls: dict[int, Fields] = {}
+        self._calls = ChatCalls()
 
     def add(self, choice: Mapping[str, Any]) -> None:
         replace(self._fields, {k: v for k, v in choice.items() if k not in {"index", "delta", "message", "logprobs"}})
         join(self._fields, {"logprobs": choice["logprobs"]} if "logprobs" in choice else {})
-        delta = mapping(choice, "delta")
-        join(self._message, {name: value for name, value in delta.items() if name not in {"content", "tool_calls"}})
+        # Some servers tell a choice of a stream as if it came in one piece.
+        delta = mapping(choice, "delta") or mapping(choice, "message")
+        calls = {"tool_calls", *(["function_call"] if delta.get("function_call") else [])}
+        join(self._message, {name: value for name, value in delta.items() if name not in {"content", *calls}})
         self._say(delta.get("content"))
-        for place, told in enumerate(objects(delta, "tool_calls")):
-            call = self._calls.setdefault(_number(told, place), Fields())
-            join(call, {name: value for name, value in told.items() if name != "index"})
+        self._calls.add(choice)
 
     def _say(self, content: Any) -> None:
         """Some providers write parts first, of what was thought, then plain text."""
@@ -65,10 +76,201 @@ class _Choice:
 
     def document(self) -> dict[str, Any]:
         message = Fields({"role": "assistant", "content": None, **self._message})
-        if self._calls:
-            message["tool_calls"] = Items(self._calls.values())
+        calls, legacy = self._calls.documents()
+        if calls:
+            message["tool_calls"] = calls
+        if legacy:
+            message["function_call"] = legacy[0] if len(legacy) == 1 else legacy
         found: dict[str, Any] = settled(Fields({**self._fields, "message": message}))
         return found
+
+
+LEGACY = "function_call"
+"""Where a message has the older form of a call, which has no id and no index."""
+
+
+class ChatCalls:
+    """The calls of one choice, put apart as the most lenient client would do it: a new id, a new name or arguments that
+    begin again are a further call, whatever the index says.
+
+    is_unsure: two clients may make different calls of the same pieces.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[_Call] = []
+        self._latest: dict[Any, _Call] = {}
+        """By the index, else by the place in its list."""
+        self._by_id: dict[str, _Call] = {}
+        self._is_unsure = False
+        self._fragments: list[tuple[str, _Call]] = []
+
+    def add(self, choice: Mapping[str, Any]) -> None:
+        """The next piece of the choice, as a `delta`; a `message` has its calls whole."""
+        delta, message = mapping(choice, "delta"), mapping(choice, "message")
+        touched: set[Any] = set()
+        for place, told in enumerate(_listed(delta.get("tool_calls"))):
+            self._piece(told, told.get("index"), place, touched)
+        for told in _objects(delta.get(LEGACY)):
+            self._piece({"function": told}, LEGACY, LEGACY, set())
+        known = [settled(call.fields) for call in self._all] if message else []
+        for told, slot in _whole_calls(message):
+            if told in known:
+                known.remove(told)  # pieces told it before
+            else:
+                self._begin(slot, told)
+
+    @property
+    def is_unsure(self) -> bool:
+        """See the class."""
+        return self._is_unsure or any(call.begins_again and call.is_open() for call in self._all)
+
+    def documents(self) -> tuple[list[Any], list[Any]]:
+        """The calls, and those in the older form, as a message has them."""
+        calls = [one for call in self._all if not call.is_legacy for one in call.documents()]
+        return calls, [one["function"] for call in self._all if call.is_legacy for one in call.documents()]
+
+    def fragments(self) -> list[tuple[str, Any]]:
+        """Names that pieces of names may be together, each with the call that would have it."""
+        places = ((name, self._all.index(call) + 1) for name, call in self._fragments)
+        return [(name, self._all[place].documents()[0]) for name, place in places if place < len(self._all)]
+
+    def _piece(self, told: Mapping[str, Any], index: Any, place: Any, touched: set[Any]) -> None:
+        has_index = isinstance(index, int | str) and not isinstance(index, bool)
+        slot = ("index", index) if has_index else ("place", place)
+        id_, name, written = text(told, "id"), *_made(told)
+        call = self._continued(slot, id_, name, written, has_index=has_index)
+        if call is not None and name and slot in touched and not (written or call.written):
+            call = None  # two in one piece, neither of which takes arguments
+        touched.add(slot)
+        if call is None:
+            self._begin(slot, told)
+            return
+        call.add(told)
+        self._latest[slot] = self._by_id[call.id] = call
+
+    def _begin(self, slot: Any, told: Mapping[str, Any]) -> None:
+        call = self._latest[slot] = _Call(is_legacy=LEGACY in slot)
+        call.add(told)
+        self._all.append(call)
+        self._by_id[call.id] = call
+
+    def _continued(self, slot: Any, id_: str, name: str, written: str, *, has_index: bool) -> _Call | None:
+        """The call that a piece goes on with; None where it begins a further one."""
+        here, known = self._latest.get(slot), self._by_id.get(id_) if id_ else None
+        # The index of some servers is another one in each piece.
+        is_known = known is not None and known is not here and name in ("", known.name)
+        if is_known and (not has_index or (written and not name)):
+            return known
+        if here is None:
+            return None
+        if id_ and here.id not in ("", id_):
+            # Some servers make an id anew for each piece. Arguments in the middle go on with those that have begun.
+            in_the_middle = not begins_again(written) and here.written and here.is_open()
+            begins = not name and not here.written
+            return here if written and name in ("", here.name) and (in_the_middle or begins) else None
+        if name and here.name not in ("", name):
+            if not here.written:
+                self._is_unsure = True
+                self._fragments.append((here.name + name, here))
+            return None
+        if not (has_index or id_ or name) and sum(call.is_open() for call in self._all) > 1:
+            self._is_unsure = True
+        return here
+
+
+class _Call:
+    """written: whether its arguments have begun. begins_again: whether they may have begun once more."""
+
+    def __init__(self, *, is_legacy: bool) -> None:
+        self.fields = Fields()
+        self.is_legacy = is_legacy
+        self.name = self.id = ""
+        self.written = self.begins_again = False
+        self._may_end = self._is_text = False
+
+    def add(self, told: Mapping[str, Any]) -> None:
+        """Its next piece."""
+        for name, value in told.items():
+            if name in _WRITTEN and isinstance(value, dict):
+                self._write(name, value)
+            elif name != "index":
+                join(self.fields, {name: value})
+        self.id = text(self.fields, "id")
+
+    def _write(self, kind: str, told: Mapping[str, Any]) -> None:
+        known = self.fields.get(kind)
+        made = known if isinstance(known, Fields) else Fields()
+        self.fields[kind] = made
+        field = _WRITTEN[kind]
+        join(made, {name: value for name, value in told.items() if name not in {"name", field}})
+        if "name" in told and not made.get("name"):
+            made["name"] = told["name"]
+            self.name = text_of(told["name"])
+        if field in told:
+            self._is_text = kind == "custom"
+            before, piece = made.get(field), told[field]
+            if before in (None, ""):
+                made[field] = piece
+            elif piece is not None:
+                made[field] = before if isinstance(before, str | Text) else _text(before)
+                append(made, field, _text(piece))
+            if piece:
+                self.begins_again = self.begins_again or (self.written and begins_again(_text(piece)))
+                self.written, self._may_end = True, _text(piece).rstrip().endswith("}")
+
+    def is_open(self) -> bool:
+        """Whether its arguments may go on: they are not a whole object."""
+        return self._is_text or not self._may_end or not json_objects(_made(settled(self.fields))[1])
+
+    def documents(self) -> list[Any]:
+        """It, and as many further ones as its arguments begin again."""
+        found = settled(self.fields)
+        function = mapping(found, "function")
+        whole = json_objects(text(function, "arguments"))
+        if len(whole) < 2:
+            return [found]
+        return [{**found, "function": {**function, "arguments": one}} for one in whole]
+
+
+def _listed(value: Any) -> list[Mapping[str, Any]]:
+    """The calls of a list; one that stands alone is one. Of some servers they have no object of their own for name and
+    arguments."""
+    found = _objects(value)
+    return [_with_function(one) if "name" in one and not _WRITTEN.keys() & one.keys() else one for one in found]
+
+
+def _objects(value: Any) -> list[Mapping[str, Any]]:
+    return [one for one in (value if isinstance(value, list) else [value]) if isinstance(one, dict)]
+
+
+def _with_function(told: Mapping[str, Any]) -> Mapping[str, Any]:
+    made = {name: told[name] for name in ("name", "arguments") if name in told}
+    return {"function": made, **{name: value for name, value in told.items() if name not in made}}
+
+
+def _whole_calls(message: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], Any]]:
+    """The calls of a message in one piece, each with a slot of its own."""
+    calls = _listed(message.get("tool_calls"))
+    for number, told in enumerate(calls):
+        yield {name: value for name, value in told.items() if name != "index"}, ("whole", number)
+    both = [_made(told) for told in calls]
+    for number, told in enumerate(_objects(message.get(LEGACY))):
+        call = {"function": told}
+        if _made(call) in both:
+            both.remove(_made(call))  # a server that tells a call in both forms means one
+        else:
+            yield call, (LEGACY, number)
+
+
+def _made(told: Mapping[str, Any]) -> tuple[str, str]:
+    """The name of a call, and what was written."""
+    kind = next((kind for kind in _WRITTEN if mapping(told, kind)), "function")
+    made = mapping(told, kind)
+    return text(made, "name"), _text(made.get(_WRITTEN[kind]))
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else written_as_json(settled(value))
 
 
 def completion_events(document: Mapping[str, Any], *, with_usage: bool) -> Iterator[dict[str, Any]]:

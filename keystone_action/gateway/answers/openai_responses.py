@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import mapping, objects, text
-from keystone_action.gateway.answers.joined import kind
+from keystone_action.gateway.answers.joined import json_objects, kind
 from keystone_action.gateway.answers.rendering import split
 from keystone_action.gateway.exchange import Assembler
 
@@ -20,6 +22,9 @@ _WRITTEN = {
     "code_interpreter_call": ("code", "code_interpreter_call_code"),
 }
 """Items that a model writes as a text: under which name, and what the events about it are called."""
+_WRITING = {f"response.{events}": (name, field) for name, (field, events) in _WRITTEN.items()}
+_OBJECTS = {"function_call", "mcp_call"}
+"""Items whose arguments are a JSON object, written as a text."""
 _PARTS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 """Parts of an item that are texts, and under which name."""
 
@@ -27,18 +32,17 @@ Event = dict[str, Any]
 
 
 class ResponseAssembler(Assembler):
-    """Puts a `response` together. Its last event has all items again, and then it alone decides."""
+    """Puts a `response` together."""
 
     def __init__(self) -> None:
         self._response: Mapping[str, Any] = {}
-        self._items: list[Any] = []
+        self._items = ResponseItems()
         self._error: Mapping[str, Any] = {}
 
     def event(self, data: Mapping[str, Any]) -> None:
+        self._items.event(data)
         name = text(data, "type")
-        if name == "response.output_item.done":
-            self._items.append(data.get("item"))
-        elif name in _RESPONSES:
+        if name in _RESPONSES:
             self._response = mapping(data, "response") or self._response
         elif name == "error":
             self._error = data
@@ -46,9 +50,145 @@ class ResponseAssembler(Assembler):
     def document(self) -> dict[str, Any]:
         if self._error and not self._response:
             return dict(self._error)
-        items = objects(self._response, "output") and self._response["output"]
         failed = {"status": "failed", "error": mapping(self._error, "error") or dict(self._error)}
-        return {**self._response, "output": items or self._items, **(failed if self._error else {})}
+        items = [item for item, _ in self._items.all()]
+        return {**self._response, "output": items, **(failed if self._error else {})}
+
+
+class ResponseItems:
+    """The items of a response. A stream tells them three times, and each kind of client reads another telling: as they
+    are added and written, when they are done, and in the response at the end. The last one decides, but a call that is
+    told anywhere counts."""
+
+    def __init__(self) -> None:
+        self._added: list[_Item] = []
+        self._done: list[Any] = []
+        self._in_response: list[Any] = []
+
+    def event(self, data: Mapping[str, Any]) -> None:
+        """The next event, also one that is about no item."""
+        name = text(data, "type")
+        if name == "response.output_item.added":
+            self._added.append(_Item(data, mapping(data, "item")))
+        elif name == "response.output_item.done":
+            self._done.append(data.get("item"))
+        elif objects(mapping(data, "response"), "output"):
+            self._in_response = data["response"]["output"]
+        elif (written := _WRITING.get(name.rpartition(".")[0])) is not None:
+            self._item_of(data, written).write(data, written[1])
+
+    def _item_of(self, data: Mapping[str, Any], written: tuple[str, str]) -> _Item:
+        """The last one that was added with this id, else in this place, else at all."""
+        for name, key in (("item_id", "id"), ("output_index", "place")):
+            told = data.get(name)
+            known = [one for one in self._added if told is not None and getattr(one, key) == told]
+            if known:
+                return known[-1]
+        if not self._added or "item_id" in data or "output_index" in data:
+            kind, _ = written
+            self._added.append(_Item(data, {"type": kind, "id": text(data, "item_id"), "name": text(data, "name")}))
+        return self._added[-1]
+
+    def all(self) -> list[tuple[Any, bool]]:
+        """Each with whether it came whole."""
+        found = [*(self._in_response or self._done)]
+        counted = Counter(map(_telling, found))
+        if self._in_response:
+            found += _further(self._done, counted)
+        told = [item for item in (*self._in_response, *self._done) if isinstance(item, dict)]
+        ids = {(name, item[name]) for item in told for name in ("id", "call_id") if isinstance(item.get(name), str)}
+        written: list[Any] = []
+        for one in self._added:
+            items = one.items()
+            if ids & one.ids and not any(map(_has_arguments, items)):
+                continue  # it was told with its arguments elsewhere
+            if any(_is_alike(items[0], item, one.field) for item in told):
+                continue
+            written += items
+        open_ones = _further(written, counted)
+        whole = [(part, True) for item in found for part in _parted(item)]
+        return whole + [(part, _has_arguments(part)) for item in open_ones for part in _parted(item)]
+
+
+class _Item:
+    """An item that was added. field: under which name the model writes in it; empty where it doesn't."""
+
+    def __init__(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> None:
+        self._item = dict(item)
+        self.place, self.id = event.get("output_index"), text(item, "id")
+        self.ids = {(name, item[name]) for name in ("id", "call_id") if text(item, name)}
+        self.field, _ = _WRITTEN.get(kind(item), ("", ""))
+        self._pieces: list[str] = []
+        self._whole = ""
+
+    def write(self, event: Mapping[str, Any], field: str) -> None:
+        """What was written in it goes on, or is told whole."""
+        self.field = self.field or field
+        if text(event, "type").endswith(".delta"):
+            self._pieces.append(text(event, "delta"))
+        else:
+            self._whole = text(event, field) or self._whole
+            if text(event, "name") and not text(self._item, "name"):
+                self._item = {**self._item, "name": event["name"]}
+
+    def items(self) -> list[Any]:
+        """It, once for each way in which its arguments were told."""
+        if not self.field:
+            return [self._item]
+        tellings = [self._whole, "".join(self._pieces), self._item.get(self.field)]
+        said = list(dict.fromkeys(one for one in tellings if isinstance(one, str) and one))
+        found = [{**self._item, self.field: one} for one in said]
+        readable = [one for one in found if _has_arguments(one)]
+        return readable or found[:1] or [self._item]
+
+
+def _further(items: Iterable[Any], counted: Counter[str]) -> list[Any]:
+    """The calls among these that are not among those counted, or more often here."""
+    here: Counter[str] = Counter()
+    found = []
+    for item in items:
+        if not kind(item).endswith("_call"):
+            continue
+        here[_telling(item)] += 1
+        if here[_telling(item)] > counted[_telling(item)]:
+            found.append(item)
+    counted |= here
+    return found
+
+
+def _telling(item: Any) -> str:
+    """What an item says, by which two tellings of it are equal. Ids differ between them on some servers."""
+    if not isinstance(item, dict):
+        return ""
+    field, _ = _WRITTEN.get(kind(item), ("", ""))
+    said = item.get(field) if field else item.get("action") or item.get("operation")
+    try:
+        said = json.loads(said) if isinstance(said, str) and kind(item) in _OBJECTS else said
+        return json.dumps([kind(item), item.get("name"), said], sort_keys=True)
+    except (ValueError, RecursionError):
+        return f"{kind(item)} {item.get('name')!r:.200} {said!r}"
+
+
+def _is_alike(item: Mapping[str, Any], other: Mapping[str, Any], field: str) -> bool:
+    """Whether an item of which only the name or only the arguments were told may be the other one."""
+    if kind(item) != kind(other):
+        return False
+    if not text(item, field):
+        return text(item, "name") == text(other, "name")
+    return not text(item, "name") and _telling({**item, "name": other.get("name")}) == _telling(other)
+
+
+def _has_arguments(item: Any) -> bool:
+    """Whether the arguments of a call are a whole object."""
+    said = item.get("arguments") if isinstance(item, dict) else None
+    return kind(item) in _OBJECTS and (isinstance(said, dict) or bool(isinstance(said, str) and json_objects(said)))
+
+
+def _parted(item: Any) -> list[Any]:
+    """An item, and as many further ones as its arguments begin again."""
+    said = text(item, "arguments") if kind(item) in _OBJECTS else ""
+    parts = json_objects(said)
+    return [{**item, "arguments": one} for one in parts] if len(parts) > 1 else [item]
 
 
 def response_events(document: Mapping[str, Any]) -> Iterator[Event]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
-from keystone_action.gateway.answers.anthropic import MessageAssembler, message_events
+from keystone_action.gateway.answers.anthropic import CALLS, Blocks, MessageAssembler, message_events
+from keystone_action.gateway.answers.joined import begins_again, json_objects
 from keystone_action.gateway.exchange import (
     Answer,
     AnswerReader,
@@ -26,8 +27,6 @@ from keystone_action.pricing import Extras
 
 _OF_CLIENTS = ("custom", "bash_", "text_editor_", "computer_", "memory_", "tool_search_tool_")
 """How the types of tools begin that the client runs. (A search among the request's own tools goes nowhere.)"""
-_CALLS = {"tool_use", "server_tool_use", "mcp_tool_use"}
-"""Blocks that are calls of tools. The provider runs all but the first kind."""
 _ERRORS = {400: "invalid_request_error", 401: "authentication_error", 404: "not_found_error", 426: "upgrade_required"}
 
 
@@ -58,8 +57,6 @@ class Anthropic(Provider):
         reader = _Reader()
         if isinstance(body, dict):
             reader.event({"type": "error", **body} if text(body, "type") == "error" else {**_START, "message": body})
-            for block in objects(body, "content"):
-                reader.add(block)
             reader.stop, reader.finished = text(body, "stop_reason"), text(body, "type") == "message"
         return reader.answer()
 
@@ -91,7 +88,7 @@ class Anthropic(Provider):
 _START = {"type": "message_start"}
 
 
-@dataclass
+@dataclass(eq=False)
 class _Block:
     kind: str
     id: str = ""
@@ -99,17 +96,42 @@ class _Block:
     arguments: Any = None
     pieces: Pieces = field(default_factory=Pieces)
     ended: bool = False
+    begins_again: bool = False
 
-    def call(self) -> ModelCall:
-        arguments = as_arguments(self.pieces.text) if self.pieces.size else self.arguments
+    def add(self, piece: str) -> None:
+        """The next piece of its text, or of the input of a call."""
+        self.begins_again = self.begins_again or (self.pieces.size > 0 and begins_again(piece))
+        self.pieces.add(piece)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the arguments of this call have arrived."""
+        if self.ended or not self.pieces.size:
+            return self.ended
+        return bool(json_objects(self.pieces.text))
+
+    @property
+    def is_unsure(self) -> bool:
+        """Whether its input may begin again in the middle."""
+        return self.begins_again and not json_objects(self.pieces.text)
+
+    def calls(self) -> list[ModelCall]:
+        """One for each time that its input begins."""
+        said = self.pieces.text
+        inputs = [self.arguments]
+        if said:
+            inputs = [as_arguments(one) for one in json_objects(said) or [said]]
+            # Some clients take the input that a block begins with.
+            inputs += [self.arguments] if self.arguments and self.arguments not in inputs else []
         name = f"mcp:{self.name}" if self.kind == "mcp_tool_use" else self.name
         by_provider = self.kind != "tool_use"
-        return ModelCall(self.id, name, arguments if isinstance(arguments, dict) else None, by_provider)
+        return [ModelCall(self.id, name, one if isinstance(one, dict) else None, by_provider) for one in inputs]
 
 
 class _Reader(AnswerReader):
     def __init__(self) -> None:
-        self._blocks: dict[Any, _Block] = {}
+        self._blocks = Blocks[_Block]()
+        self._is_unsure = False
         self._model = self._problem = self.stop = ""
         self._usage: dict[str, Any] = {}
         self.finished = False
@@ -120,13 +142,15 @@ class _Reader(AnswerReader):
                 message = mapping(data, "message")
                 self._model = text(message, "model")
                 self._usage.update(mapping(message, "usage"))
+                for told in objects(message, "content"):
+                    self._add(told)
             case "content_block_start":
-                self._start(data.get("index"), mapping(data, "content_block"))
-            case "content_block_delta" if block := self._blocks.get(_key(data.get("index"))):
+                self._start(data, mapping(data, "content_block"))
+            case "content_block_delta" if block := self._blocks.of(data):
                 delta = mapping(data, "delta")
-                name = "partial_json" if block.kind in _CALLS else "thinking" if block.kind == "thinking" else "text"
-                block.pieces.add(text(delta, name))
-            case "content_block_stop" if block := self._blocks.get(_key(data.get("index"))):
+                name = "partial_json" if block.kind in CALLS else "thinking" if block.kind == "thinking" else "text"
+                block.add(text(delta, name))
+            case "content_block_stop" if block := self._blocks.of(data):
                 block.ended = True
             case "message_delta":
                 self.stop = text(mapping(data, "delta"), "stop_reason") or self.stop
@@ -138,28 +162,31 @@ class _Reader(AnswerReader):
             case "error":
                 self._problem = text(mapping(data, "error"), "message") or "an error without a message"
 
-    def add(self, block: Mapping[str, Any]) -> None:
+    def _add(self, block: Mapping[str, Any]) -> None:
         """A block that came in one piece."""
-        added = self._start(len(self._blocks), block)
-        added.pieces = Pieces("" if added.kind in _CALLS else text(block, added.kind))
+        added = self._start(None, block)
+        added.pieces = Pieces("" if added.kind in CALLS else text(block, added.kind))
         added.ended = True
 
-    def _start(self, index: Any, block: Mapping[str, Any]) -> _Block:
-        kind = text(block, "type")
-        started = _Block(kind, text(block, "id"), text(block, "name"), block.get("input"))
-        if kind not in _CALLS:
-            started.pieces.add(text(block, kind))
-        self._blocks[_key(index)] = started
+    def _start(self, data: Mapping[str, Any] | None, told: Mapping[str, Any]) -> _Block:
+        kind = text(told, "type")
+        started = _Block(kind, text(told, "id"), text(told, "name"), told.get("input"))
+        if kind not in CALLS:
+            started.pieces.add(text(told, kind))
+        before = self._blocks.start(data, started)
+        if before is not None and before.kind in CALLS and not (before.ended or before.pieces.size):
+            self._is_unsure = True  # whose input comes now?
         return started
 
     def answer(self) -> Answer:
-        blocks = [*self._blocks.values()]
-        calls = [block for block in blocks if block.kind in _CALLS]
+        blocks = self._blocks.all
+        calls = [block for block in blocks if block.kind in CALLS]
+        lost = [block for block in calls if not (block.is_whole or self.finished)]
         return Answer(
             model=self._model,
             text="".join(block.pieces.text for block in blocks if block.kind == "text"),
             thought="".join(block.pieces.text for block in blocks if block.kind == "thinking"),
-            calls=tuple(block.call() for block in calls if block.ended),
+            calls=tuple(call for block in calls if block not in lost for call in block.calls()),
             tokens=Tokens(
                 uncached=count(self._usage, "input_tokens"),
                 cache_read=count(self._usage, "cache_read_input_tokens"),
@@ -169,17 +196,15 @@ class _Reader(AnswerReader):
             stop=self.stop,
             problem=self._problem,
             finished=self.finished and not self._problem,
-            unread=sum(block.pieces.size for block in calls if not block.ended),
+            unread=sum(block.pieces.size for block in lost),
+            is_unsure=self._is_unsure or any(block.is_unsure for block in calls),
+            has_partial_call=bool(lost),
             extras=Extras(
                 speed=text(self._usage, "speed"),
                 hour_writes=count(mapping(self._usage, "cache_creation"), "ephemeral_1h_input_tokens") or 0,
                 searches=count(mapping(self._usage, "server_tool_use"), "web_search_requests") or 0,
             ),
         )
-
-
-def _key(index: Any) -> Any:
-    return index if isinstance(index, int | str) else None
 
 
 def _results(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
-from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_text, mapping, objects, text
+from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
 from keystone_action.gateway.answers.gemini import GenerationAssembler, generation_events
 from keystone_action.gateway.exchange import (
@@ -28,6 +29,8 @@ from keystone_action.pricing import Extras
 _MODEL = re.compile(r"/models/([^/:]+):(\w+)\Z")
 _CLIENT_TOOLS = {"functionDeclarations", "function_declarations", "computerUse", "computer_use"}
 """Every other kind of tool is run by the provider."""
+_ARGUMENT = re.compile(r"\$\.(\w+)")
+_VALUES = tuple(name for kind in ("string", "number", "bool") for name in (f"{kind}Value", f"{kind}_value"))
 _STATES = {400: "INVALID_ARGUMENT", 401: "UNAUTHENTICATED", 404: "NOT_FOUND"}
 
 
@@ -94,11 +97,37 @@ class Gemini(Provider):
         return {"models": [self.one_model(name) for name in names]}
 
 
+@dataclass
+class _Call:
+    """arguments: None where they can't be read. is_open: more of them is to come."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] | None
+    by_provider: bool = False
+    is_open: bool = False
+
+    def add(self, pieces: list[Mapping[str, Any]]) -> None:
+        """More of its arguments. Those within other ones are not put together: then they can't be read."""
+        for piece in pieces:
+            found = _ARGUMENT.fullmatch(text(piece, "jsonPath") or text(piece, "json_path"))
+            value = next((piece[name] for name in _VALUES if name in piece), None)
+            if found is None or self.arguments is None:
+                self.arguments = None
+                return
+            known = self.arguments.get(found[1])
+            joined = known + value if isinstance(known, str) and isinstance(value, str) else value
+            self.arguments = {**self.arguments, found[1]: joined}
+
+    def made(self) -> ModelCall:
+        return ModelCall(self.id, self.name, self.arguments, self.by_provider)
+
+
 class _Reader(AnswerReader):
     def __init__(self) -> None:
         self._model = self._stop = self._problem = ""
         self._text, self._thought = Pieces(), Pieces()
-        self._calls: list[ModelCall] = []
+        self._calls: list[_Call] = []
         self._looked_up: dict[tuple[str, str, str], ModelCall] = {}
         self._usage: dict[str, Any] = {}
 
@@ -120,13 +149,26 @@ class _Reader(AnswerReader):
 
     def _part(self, part: Mapping[str, Any]) -> None:
         (self._thought if part.get("thought") is True else self._text).add(text(part, "text"))
-        if call := _either(part, "functionCall"):
-            arguments = call.get("args", {})
-            name = text(call, "name")
-            self._calls.append(ModelCall(text(call, "id"), name, arguments if isinstance(arguments, dict) else None))
-
+        told = [part.get(name) for name in ("functionCall", "function_call")]
+        for place, call in enumerate(told):
+            if isinstance(call, dict) and call and call not in told[:place]:
+                self._call(call)
+        if ran := _either(part, "toolCall"):
+            kind = text(ran, "toolType") or text(ran, "tool_type")
+            self._calls.append(_Call("", kind.lower(), dict(mapping(ran, "args")), by_provider=True))
         if code := _either(part, "executableCode"):
-            self._calls.append(ModelCall("", "code_execution", dict(code), by_provider=True))
+            self._calls.append(_Call("", "code_execution", dict(code), by_provider=True))
+
+    def _call(self, told: Mapping[str, Any]) -> None:
+        """Vertex can tell the arguments of a call piece by piece."""
+        goes_on = any(told.get(name) is True for name in ("willContinue", "will_continue"))
+        name, arguments = text(told, "name"), told.get("args")
+        before = self._calls[-1] if self._calls else None
+        if before is None or not before.is_open or name or text(told, "id") not in ("", before.id):
+            before = _Call(text(told, "id"), name, as_arguments({} if arguments is None else arguments))
+            self._calls.append(before)
+        before.add([*objects(told, "partialArgs"), *objects(told, "partial_args")])
+        before.is_open = goes_on
 
     def _looks_up(self, name: str, argument: str, value: Any) -> None:
         """Each piece of a stream may tell it again."""
@@ -142,7 +184,7 @@ class _Reader(AnswerReader):
             model=self._model,
             text=self._text.text,
             thought=self._thought.text,
-            calls=(*self._looked_up.values(), *self._calls),
+            calls=(*self._looked_up.values(), *(call.made() for call in self._calls)),
             tokens=Tokens(
                 uncached=None if prompt is None else (without(prompt, cached) or 0) + (of_tools or 0),
                 cache_read=cached,

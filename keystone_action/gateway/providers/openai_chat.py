@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
-from keystone_action.gateway.answers.openai_chat import CompletionAssembler, completion_events
+from keystone_action.gateway.answers.openai_chat import ChatCalls, CompletionAssembler, completion_events
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, Assembler, ModelCall, Rendered, ToolResult
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.openai import OpenAi
@@ -49,9 +49,9 @@ class OpenAiChat(OpenAi):
                 *reaches_out(body, model_of(body), "messages"),
             ),
             results=tuple(
-                ToolResult(text(message, "tool_call_id"), as_text(message.get("content")))
+                ToolResult(text(message, "tool_call_id"), as_text(message.get("content")), name=_called(message))
                 for message in messages
-                if text(message, "role") == "tool"
+                if text(message, "role") in {"tool", "function"}
             ),
             conversation=len(messages),
         )
@@ -59,8 +59,7 @@ class OpenAiChat(OpenAi):
     def whole(self, body: Any) -> Answer:
         reader = _Reader()
         if isinstance(body, dict):
-            choices = [{**choice, "delta": mapping(choice, "message")} for choice in objects(body, "choices")]
-            reader.event({**body, "choices": choices})
+            reader.event(body)
         return reader.answer()
 
     def reader(self) -> AnswerReader:
@@ -76,23 +75,11 @@ class OpenAiChat(OpenAi):
         return rendering.stream(completion_events(document, with_usage=with_usage), end=b"data: [DONE]\n\n")
 
 
-@dataclass(eq=False)
-class _Call:
-    id: str = ""
-    name: str = ""
-    pieces: Pieces = field(default_factory=Pieces)
-    is_text: bool = False
-
-    def made(self) -> ModelCall:
-        sent = self.pieces.text
-        return ModelCall(self.id, self.name, {"input": sent} if self.is_text else as_arguments(sent))
-
-
 class _Reader(AnswerReader):
     def __init__(self) -> None:
         self._model = self._stop = self._problem = ""
         self._text, self._thought = Pieces(), Pieces()
-        self._calls: dict[tuple[Any, Any], _Call] = {}
+        self._calls: dict[int, ChatCalls] = {}
         self._usage: Mapping[str, Any] = {}
         self._tier = ""
         self._searched = False
@@ -105,7 +92,7 @@ class _Reader(AnswerReader):
             told = text(error, "message") if isinstance(error, dict) else error
             self._problem = told if isinstance(told, str) and told else "an error without a message"
         for choice in objects(data, "choices"):
-            self._choice(choice, mapping(choice, "delta"))
+            self._choice(choice, mapping(choice, "delta") or mapping(choice, "message"))
 
     def _choice(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
         number = count(choice, "index") or 0
@@ -115,32 +102,52 @@ class _Reader(AnswerReader):
         if number == 0:
             self._text.add(_said(delta))
             self._thought.add(text(delta, "reasoning_content") or text(delta, "reasoning"))
-        for place, told in enumerate(objects(delta, "tool_calls")):
-            index = count(told, "index")
-            call = self._calls.setdefault((number, place if index is None else index), _Call())
-            call.is_text = call.is_text or bool(mapping(told, "custom"))
-            function = mapping(told, "custom") or mapping(told, "function")
-            call.id = text(told, "id") or call.id
-            call.name += text(function, "name")
-            call.pieces.add(text(function, "input") if call.is_text else text(function, "arguments"))
+        self._calls.setdefault(number, ChatCalls()).add(choice)
 
     def answer(self) -> Answer:
         finished = bool(self._stop) and not self._problem
-        calls = [*self._calls.values()]
+        made = [call for calls in self._calls.values() for call in _made(calls, finished=finished)]
         # Nothing says that a call is complete, but that its arguments can be read or the answer has ended.
-        whole = [call for call in calls if finished or call.made().arguments is not None]
+        whole = tuple(call for call, _ in made if finished or call.arguments is not None)
+        lost = [written for call, written in made if not finished and call.arguments is None]
         return Answer(
             model=self._model,
             text=self._text.text,
             thought=self._thought.text,
-            calls=tuple(call.made() for call in whole),
+            calls=whole,
             tokens=openai_tokens(self._usage, "prompt_tokens", "completion_tokens"),
             stop=self._stop,
             problem=self._problem,
             finished=finished,
-            unread=sum(call.pieces.size for call in calls if call not in whole),
+            unread=sum(map(len, lost)),
+            is_unsure=any(calls.is_unsure for calls in self._calls.values()),
+            has_partial_call=bool(lost),
             extras=Extras(tier=self._tier, searches=int(self._searched)),
         )
+
+
+def _made(calls: ChatCalls, *, finished: bool) -> Iterator[tuple[ModelCall, str]]:
+    """The calls of a choice, each with what was written."""
+    documents, legacy = calls.documents()
+    for told in (*documents, *({"function": one} for one in legacy)):
+        yield _call(told, finished=finished)
+    for name, told in calls.fragments():
+        call, written = _call(told, finished=finished)
+        yield replace(call, name=name), written
+
+
+def _call(told: Mapping[str, Any], *, finished: bool) -> tuple[ModelCall, str]:
+    custom = mapping(told, "custom")
+    written = (custom or mapping(told, "function")).get("input" if custom else "arguments")
+    shown = written if isinstance(written, str) else as_text(written)
+    # Many servers write nothing where a tool takes no arguments.
+    arguments = {"input": shown} if custom else as_arguments(written if shown or not finished else {})
+    return ModelCall(text(told, "id"), text(custom or mapping(told, "function"), "name"), arguments), shown
+
+
+def _called(message: Mapping[str, Any]) -> str:
+    """The older form has no ids: a result belongs to a call by its tool's name."""
+    return text(message, "name") if text(message, "role") == "function" else ""
 
 
 def _said(delta: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
-from keystone_action.gateway.answers.openai_responses import ResponseAssembler, response_events
+from keystone_action.gateway.answers.openai_responses import ResponseAssembler, ResponseItems, response_events
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, Assembler, ModelCall, Rendered, ToolResult
 from keystone_action.gateway.providers.fetched import reaches_out
 from keystone_action.gateway.providers.openai import OpenAi
@@ -75,19 +75,17 @@ class OpenAiResponses(OpenAi):
 
 
 class _Reader(AnswerReader):
-    """Items count when they are done. The last event has all of them again, and then it alone decides."""
-
     def __init__(self) -> None:
-        self._items: list[Mapping[str, Any]] = []
+        self._items = ResponseItems()
         self._deltas = Pieces()
         self._response: Mapping[str, Any] = {}
         self._problem = ""
         self._finished = False
 
     def event(self, data: Mapping[str, Any]) -> None:
+        self._items.event(data)
         kind = text(data, "type")
         if kind == "response.output_item.done":
-            self._items.append(mapping(data, "item"))
             self._deltas.clear()
         elif kind == "response.output_text.delta":
             self._deltas.add(text(data, "delta"))
@@ -95,7 +93,6 @@ class _Reader(AnswerReader):
             self._response = mapping(data, "response")
         elif kind in _ENDS:
             self._response = mapping(data, "response")
-            self._items = objects(self._response, "output") or self._items
             self._finished = kind != "response.failed"
             if kind == "response.failed":
                 self._problem = _message(self._response.get("error"))
@@ -103,24 +100,28 @@ class _Reader(AnswerReader):
             self._problem = text(data, "message") or _message(data.get("error"))
 
     def answer(self) -> Answer:
-        usage = mapping(self._response, "usage")
-        spoken = [_spoken(item, "content", "text") for item in self._items if text(item, "type") == "message"]
+        usage, told = mapping(self._response, "usage"), self._items.all()
+        items = [item for item, is_whole in told if isinstance(item, dict) and (is_whole or self._finished)]
+        lost = [item for item, is_whole in told if not is_whole and not self._finished]
+        spoken = [_spoken(item, "content", "text") for item in items if text(item, "type") == "message"]
         spoken += [] if self._finished else [self._deltas.text]
-        thoughts = [_spoken(item, "summary", "text") for item in self._items if text(item, "type") == "reasoning"]
+        thoughts = [_spoken(item, "summary", "text") for item in items if text(item, "type") == "reasoning"]
         reason = text(mapping(self._response, "incomplete_details"), "reason")
         return Answer(
             model=text(self._response, "model"),
             text="".join(spoken),
             thought="\n".join(filter(None, thoughts)),
-            calls=tuple(call for item in self._items if (call := _call(item)) is not None),
+            calls=tuple(call for item in items if (call := _call(item)) is not None),
             tokens=openai_tokens(usage, "input_tokens", "output_tokens"),
             stop=reason or (text(self._response, "status") if self._finished else ""),
             problem=self._problem,
             finished=self._finished and not self._problem,
+            unread=sum(len(text(item, "arguments") or text(item, "input")) for item in lost),
+            has_partial_call=bool(lost),
             extras=Extras(
                 tier=text(self._response, "service_tier"),
-                searches=sum(text(item, "type") == "web_search_call" for item in self._items),
-                has_others=any(text(item, "type") in _BILLED for item in self._items),
+                searches=sum(text(item, "type") == "web_search_call" for item in items),
+                has_others=any(text(item, "type") in _BILLED for item in items),
             ),
         )
 
@@ -138,7 +139,8 @@ def _all_tools(tools: list[Mapping[str, Any]], depth: int = 8) -> list[Mapping[s
 def _call(item: Mapping[str, Any]) -> ModelCall | None:
     match text(item, "type"):
         case "function_call":
-            return ModelCall(text(item, "call_id"), _name(item), as_arguments(item.get("arguments")))
+            # Many servers write nothing where a tool takes no arguments.
+            return ModelCall(text(item, "call_id"), _name(item), as_arguments(item.get("arguments") or {}))
         case "custom_tool_call":
             return ModelCall(text(item, "call_id"), _name(item), {"input": text(item, "input")})
         case "local_shell_call" | "shell_call" | "apply_patch_call" | "computer_call" as kind:

@@ -22,10 +22,12 @@ WORDS: Mapping[Metric, str] = {
 @dataclass(frozen=True, slots=True)
 class CellSpending:
     """amounts: each finite and at least 0; one that was not observed is not in it. problem: why the trace that was
-    declared can't be used, without a full stop; then `seconds` alone are known."""
+    declared can't be used, without a full stop; then `seconds` alone are known. unsure: why the number of tool calls is
+    not certain; empty where it is."""
 
     amounts: Mapping[Metric, float]
     problem: str = ""
+    unsure: str = ""
 
     def of(self, metric: Metric) -> float | None:
         """The amount, None when it was not observed."""
@@ -48,7 +50,7 @@ def measure_spending(evidence: Evidence) -> CellSpending:
         if not 0 <= amount < MOST_COUNTED:
             malformed = f"the trace is malformed: expected a finite number of at least 0 as {WORDS[metric]}"
             return CellSpending({"seconds": evidence.agent.duration_s}, malformed)
-    return CellSpending(known, problem)
+    return CellSpending(known, problem, trace.calls_unsure if trace is not None else "")
 
 
 def within(amount: float, limit: float) -> bool:

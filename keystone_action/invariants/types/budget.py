@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.tools.spending import (
     WORDS,
     CellSpending,
@@ -74,6 +74,8 @@ class Budget(Check):
 def _grade(limits: dict[Metric, float], spending: CellSpending) -> Outcome:
     if spending.problem and limits.keys() - {"seconds"}:
         return failed(f"{spending.problem}.")
+    if spending.unsure and "tool_calls" in limits:
+        return broken(f"tool_calls: {spending.unsure}.")
     observed = {metric: amount for metric in limits if (amount := spending.of(metric)) is not None}
     unobserved = [WORDS[metric] for metric in limits if metric not in observed]
     note = f"Not observed: {', '.join(unobserved)}." if unobserved else ""

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.tools.spending import (
     WORDS,
     CellSpending,
@@ -86,6 +86,8 @@ def ramp(target: float, actual: float) -> float:
 def _grade(targets: dict[Metric, float], spending: CellSpending, threshold: float) -> Outcome:
     if spending.problem and targets.keys() - {"seconds"}:
         return failed(f"{spending.problem}.")
+    if spending.unsure and "tool_calls" in targets:
+        return broken(f"tool_calls: {spending.unsure}.")
     observed = {metric: amount for metric in targets if (amount := spending.of(metric)) is not None}
     unobserved = [WORDS[metric] for metric in targets if metric not in observed]
     note = f"Not observed: {', '.join(unobserved)}." if unobserved else ""

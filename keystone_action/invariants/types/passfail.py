@@ -9,7 +9,7 @@ from pydantic import Field
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
 from keystone_action.invariants.tools.matchers import NonEmpty, argument_problem
 
 _WARNING = 'Warning: an expected_output of "" is found in every output; leave it out.'
@@ -61,6 +61,9 @@ class PassFail(Check):
             sentences.append(_WARNING)
         if self.expected_tools or self.expected_tool_args:
             sentences += filter(None, [context.evidence.answer_trace_note])
+            trace = context.evidence.answer_trace
+            if holds and trace is not None and trace.calls_unsure:
+                return broken(f"The trace is {trace.calls_unsure}.")
         return (passed if holds else failed)(" ".join(sentences), checks={what: one for what, one, _ in done})
 
     def _steps(self, evidence: Evidence) -> Iterator[_Step]:

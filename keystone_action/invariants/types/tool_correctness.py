@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import TOOL_KINDS, ToolCall, Trace
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped
+from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.tools.matchers import NonEmpty, ToolMatcher, shown_calls
 from keystone_action.spec.loading.diagnostics import nearest
 from keystone_action.spec.models.shapes import TextOrMapping
@@ -72,6 +72,8 @@ class ToolCorrectness(Check):
             return failed(f"{trace.problem}.")
         if trace.tool_calls is None:
             return skipped(f"The trace ({trace.source}) does not tell of tool calls.")
+        if trace.calls_unsure:
+            return broken(f"The trace is {trace.calls_unsure}.")
         return await anyio.to_thread.run_sync(self._evaluate, context.evidence, trace, abandon_on_cancel=True)
 
     def _evaluate(self, evidence: Evidence, trace: Trace) -> Outcome:

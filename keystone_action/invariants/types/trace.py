@@ -12,7 +12,16 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall, ToolKind, Trace
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed, skipped, with_notices
+from keystone_action.invariants.base import (
+    Check,
+    CheckContext,
+    Outcome,
+    broken,
+    failed,
+    passed,
+    skipped,
+    with_notices,
+)
 from keystone_action.invariants.tools.matchers import ToolMatcher, shown_calls
 from keystone_action.invariants.tools.spending import WORDS, Metric, measure_spending, shown_amount, within
 from keystone_action.spec.loading.diagnostics import slip_of
@@ -134,6 +143,10 @@ class TraceCheck(Check):
         if spending.problem:
             return failed(f"{spending.problem}.")
         assertions = [*self._about_tools(evidence, trace), *self._about_limits(evidence, trace)]
+        about_calls = (self.require_tools, self.forbid_tools, self.order, self.max_tool_calls)
+        is_called = any(one.holds is False for one in assertions if one.what.startswith("forbid_tools"))
+        if trace.calls_unsure and not is_called and any(one not in (None, False) for one in about_calls):
+            return broken(f"The trace is {trace.calls_unsure}.")
         if self.require_no_denied:
             assertions.append(_none_denied(trace))
         return _outcome(assertions, trace)

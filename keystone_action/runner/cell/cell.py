@@ -52,6 +52,7 @@ from keystone_action.runner.cell.model_gateway import (
     keep_recording,
     money_paid,
     observe_models,
+    require_certain_calls,
     require_provider,
     require_question,
     settle_model_gateway,
@@ -271,6 +272,7 @@ def _observe(under_way: CellUnderWay, run: AgentRun, after: Snapshot, found: tup
         from keystone_action.runner.cell.forbidden.judging import judge_rules
 
         judge_rules(under_way)
+    require_certain_calls(under_way)
     return under_way.evidence
 
 

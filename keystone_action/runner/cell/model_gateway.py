@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from keystone_action.errors import HarnessError, OutputError, ServiceError
-from keystone_action.runner.cell.grading import ending
+from keystone_action.runner.cell.grading import ending, violation
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.spec.models.agents import PresetAgent
@@ -196,6 +196,17 @@ def require_provider(under_way: CellUnderWay) -> None:
         provoked = bool(ledger.spent.tool_calls) or ledger.is_rate_limited
         under_way.rerun = "once" if provoked else "as_asked"
         raise HarnessError(why, help="Run it again; `scoring.retry_errors` does that by itself.")
+
+
+def require_certain_calls(under_way: CellUnderWay) -> None:
+    """Raises HarnessError where a budget of calls may be exceeded by calls that nobody can be certain of. A violated
+    rule stands all the same."""
+    gateway, run = under_way.gateway_wanted, under_way.agent_run
+    if gateway is None or under_way.observed is None or gateway.budget.max_tool_calls is None:
+        return
+    stopped = run is not None and run.stopped
+    if under_way.observed.calls_unsure and not stopped and not violation(under_way.forbidden):
+        raise HarnessError(f"gateway.budget.max_tool_calls: {under_way.observed.calls_unsure}")
 
 
 def require_question(under_way: CellUnderWay) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 from support.api_answers import COMPLETION, GENERATION, MESSAGE, RESPONSE, assembled, events_of, streamed
+from support.odd_calls import ODD
 from support.recorded_world import recorded, replayed
-from support.scripted_provider import Says, document
+from support.scripted_provider import Says, document, stream
 
 from keystone_action.gateway.exchange import Provider
 from keystone_action.gateway.providers.anthropic import Anthropic
@@ -59,3 +60,25 @@ def test_it_is_replayed_as_it_is_asked_for(api: str, streams: bool) -> None:
         assert assembled(provider, events_of(found.content)) == answer
         (again,) = one.world.settled()
     assert again.answer == exchange.answer == provider.whole(answer)
+
+
+APIS = {"Messages": "anthropic", "Responses": "responses", "Completions": "chat", "Gemini": "gemini"}
+
+
+@pytest.mark.parametrize(("told", "calls"), [(one[1], one[2]) for one in ODD.values()], ids=ODD)
+def test_calls_that_are_told_in_odd_ways_are_replayed_as_they_counted(
+    request: pytest.FixtureRequest, told: list[Any], calls: list[tuple[str, Any]]
+) -> None:
+    api = APIS[request.node.callspec.id.partition(":")[0]]
+    path, body = asked(api, streams=True)
+    with recorded(stream(*told)) as one:
+        one.world.ask(path, body)
+        (exchange,) = one.world.settled()
+        recording = one.recording()
+    assert [(call.name, call.arguments) for call in exchange.answer.calls] == calls
+    for streams in (True, False):
+        path, body = asked(api, streams=streams)
+        with replayed(recording) as one:
+            one.world.ask(path, body)
+            (again,) = one.world.settled()
+        assert again.answer.calls == exchange.answer.calls

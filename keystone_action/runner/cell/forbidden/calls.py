@@ -72,6 +72,8 @@ def judge_calls(
         results.append(result("tools", lambda call: not _names_of_call(call, is_known=is_known).isdisjoint(names)))
     if (patterns := rules.commands) is not None:
         results.append(result("commands", lambda call: _runs_one_of(call, patterns, harmless, deadline)))
+    if trace.calls_unsure and not any(one.violated for one in results):
+        raise HarnessError(f"forbidden.{_names(rules)[0]}: {trace.calls_unsure}")
     return tuple(results)
 
 
