@@ -26,6 +26,8 @@ def tallied(counts: CaseCounts) -> tuple[int, int, int, int]:
         ("cargo", (2, 1, 1, 0), ["calc::tests::overflows", "calc::tests::aborts"]),
         ("surefire", (2, 1, 1, 1), ["com.example.CalcTest::subtracts", "com.example.CalcTest::divides"]),
         ("pytest", (2, 1, 1, 2), ["tests.test_calc::test_add[three four ]", "tests.test_calc::test_fixture"]),
+        ("bats", (2, 1, 0, 0), ["cluster.bats::answers"]),  # colour codes as references
+        ("jest", (2, 1, 0, 0), ["totals rounds::totals rounds"]),  # colour codes as they are
     ],
 )
 def test_what_runners_write(runner: str, expected: tuple[int, ...], failed: list[str]) -> None:
@@ -37,7 +39,7 @@ def test_what_runners_write(runner: str, expected: tuple[int, ...], failed: list
 
 def test_reports_add_up() -> None:
     reports = [path.read_bytes() for path in sorted(REPORTS.glob("*.xml"))]
-    assert tallied(total(reports)) == (10, 5, 3, 6)
+    assert tallied(total(reports)) == (14, 7, 3, 6)
 
 
 def test_a_class_that_did_not_load_has_no_cases_and_is_an_error() -> None:
@@ -81,6 +83,111 @@ def test_a_document_type_in_another_encoding_is_refused_too(encoding: str) -> No
     text = (BOMB + CASE.format("<system-out>&b;</system-out>")).replace("?>", f' encoding="{encoding[:6]}"?>', 1)
     with pytest.raises(BadReport):
         read_report(text.encode(encoding))
+
+
+ENCODINGS = ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "iso-8859-1", "us-ascii", "cp1252", "koi8-r"]
+NUMBERS = [*range(9), 11, 12, *range(14, 32), 0xD800, 0xDBFF, 0xDFFF, 0xFFFE, 0xFFFF, 0x110000, 10**20]
+"""Numbers of characters that XML does not allow, the last two of none at all."""
+PLACES = [
+    "{}",
+    "before {} after",
+    "<![CDATA[{}]]>",
+    "<system-out>{}</system-out>",
+    "<system-out><![CDATA[a]]{}]]></system-out>",
+    '<properties><property value="{}"/></properties>',
+    "<failure message='{0}'>{0}</failure>",
+    "<!-- {} -->",
+]
+
+
+def encoded(text: str, encoding: str) -> bytes:
+    """A report in an encoding, with a declaration, as a runner writes it; lone surrogates as they are."""
+    declared = {"utf-8-sig": "utf-8", "utf-16-le": "utf-16", "utf-16-be": "utf-16"}.get(encoding, encoding)
+    errors = "surrogatepass" if encoding.startswith("utf") else "strict"
+    return f'<?xml version="1.0" encoding="{declared}"?>{text}'.encode(encoding, errors)
+
+
+def references(number: int) -> st.SearchStrategy[str]:
+    return st.sampled_from(
+        [f"&#{number};", f"&#x{number:x};", f"&#x{number:X};", f"&#{number:025};", f"&#x{number:025x};"]
+    )
+
+
+@st.composite
+def forbidden_texts(draw: st.DrawFn, encoding: str) -> str:
+    """Characters that XML does not allow, raw where the encoding has them, else as references."""
+    highest = 0xFFFF if encoding.startswith("utf") else 31
+    raw = st.sampled_from([chr(number) for number in NUMBERS if number <= highest])
+    return "".join(draw(st.lists(st.one_of(raw, st.sampled_from(NUMBERS).flatmap(references)), min_size=1, max_size=6)))
+
+
+@given(st.data(), st.sampled_from(ENCODINGS), st.sampled_from(PLACES))
+def test_characters_that_xml_does_not_allow_cost_no_test_its_credit(
+    data: st.DataObject, encoding: str, place: str
+) -> None:
+    report = '<testsuite><testcase name="{0}"/><testcase name="b">{1}</testcase><testcase name="c"/></testsuite>'
+    bad = data.draw(forbidden_texts(encoding))
+    counts = read_report(encoded(report.format(bad, place.format(bad)), encoding))
+    twin = read_report(encoded(report.format("x", place.format("x")), encoding))
+    assert tallied(counts) == tallied(twin)
+    assert counts.failed == twin.failed
+    assert counts.passed_names[0].strip("\ufffd") == ""
+
+
+@given(st.data(), st.sampled_from(ENCODINGS))
+def test_characters_that_xml_allows_are_kept(data: st.DataObject, encoding: str) -> None:
+    character = data.draw(st.characters(exclude_categories=["Cs", "Cc", "Zs"], exclude_characters="\ufffe\uffff"))
+    report = f'<testsuite><testcase name="a{data.draw(references(ord(character)))}z"/></testsuite>'
+    assert read_report(encoded(report, encoding)).passed_names == [f"a{character}z"]
+
+
+def test_bytes_that_cannot_be_decoded_cost_no_test_its_credit() -> None:
+    report = (
+        '<testsuite><testcase name="a">{}</testcase><testcase name="b"><failure>{}</failure></testcase></testsuite>'
+    )
+    latin = report.format("é", "ü").encode("latin-1")  # and says nothing of it
+    assert tallied(read_report(latin)) == (1, 1, 0, 0)
+    assert tallied(read_report(b'<?xml version="1.0" encoding="us-ascii"?>' + latin)) == (1, 1, 0, 0)
+    assert tallied(read_report(b'<?xml version="1.0" encoding="cp1252"?>' + latin + b"<!-- \x81 -->")) == (1, 1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("report", "why"),
+    [
+        ('<testsuite><testcase name="a"><\x1bfailure/></testcase></testsuite>', "no well-formed XML"),
+        ('<testsuite><testcase name="a"><fail\x00ure/></testcase></testsuite>', "no well-formed XML"),
+        ('<testsuite><testcase name="a">&\x1b;</testcase></testsuite>', "no well-formed XML"),
+        ('<testsuite><testcase name="a">&#27</testcase></testsuite>', "no well-formed XML"),
+        ('<testsuite><testcase name="a">&#x;</testcase></testsuite>', "no well-formed XML"),
+        ("<testsuite>\x1b[31m<testcase>", "no well-formed XML"),
+        ("\x1b[31m<testsuite/>", "no well-formed XML"),
+        ("<!DOCTYPE\x00 t><testsuite/>", "no well-formed XML"),
+        ('<!DOCTYPE t [<!ENTITY a "&#27;">]><testsuite>&a;</testsuite>', "document type"),
+        ("<!DOCTYPE t SYSTEM '\x1b'><testsuite/>", "document type"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_what_is_malformed_besides_stays_malformed(report: str, why: str, encoding: str) -> None:
+    """A character that XML does not allow never becomes part of a tag, nor hides one."""
+    with pytest.raises(BadReport, match=why):
+        read_report(encoded(report, encoding))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16", "cp1252"])
+def test_a_reference_across_two_parts_of_a_long_report(encoding: str) -> None:
+    part, size = 1 << 20, 2 if encoding == "utf-16" else 1
+    before, after = "<testsuite><testcase name='a'/><!--", "--><testcase name='é&#x1b;&#00027;&#233;'/></testsuite>"
+    for cut in range(30):
+        padding = part // size - len(encoded(before, encoding)) // size - cut
+        counts = read_report(encoded(before + "x" * padding + after, encoding))
+        assert counts.passed_names == ["a", "é\ufffd\ufffdé"], cut
+
+
+@pytest.mark.parametrize("encoding", ["shift_jis", "gbk", "utf-7", "zlib", "klingon", "idna", "utf-16"])
+def test_encodings_that_are_not_read(encoding: str) -> None:
+    report = f'<?xml version="1.0" encoding="{encoding}"?>' + CASE.format("")
+    with pytest.raises(BadReport, match="can't be decoded"):
+        read_report(report.encode())
 
 
 def test_a_case_in_a_case_is_none() -> None:

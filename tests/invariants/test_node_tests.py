@@ -44,6 +44,16 @@ test("later", {todo: true}, () => assert.fail()); test("never", {skip: true}, ()
     assert (outcome.status, outcome.score) == ("fail", 0.5)
 
 
+def test_a_colour_code_in_a_failure_costs_the_other_tests_nothing(bare: World) -> None:
+    """Node copies the message of an error into its report as it is."""
+    text = """const test = require("node:test"); const {f} = require("./solution.js");
+test("one", () => {}); test("two", () => f());"""
+    (bare.author / "x.test.js").write_text(text)
+    bare.left({"solution.js": r"exports.f = () => { throw new Error('\x1b[31mred\x1b[0m') }"})
+    outcome = bare.grade({"type": "tests", "cmd": "node --test x.test.js", "inject": ["x.test.js"]})
+    assert (outcome.status, outcome.score) == ("fail", 0.5), outcome
+
+
 def test_node_tests_that_end_the_process_earn_nothing(bare: World) -> None:
     text = 'const test = require("node:test"); const {f} = require("./solution.js");\ntest("one", () => f());'
     (bare.author / "x.test.js").write_text(text)

@@ -53,6 +53,20 @@ def test_exit_code_and_report_together(bare: World, command: str, status: str, s
     assert (outcome.status, outcome.score) == (status, score), outcome
 
 
+@pytest.mark.parametrize("code", ["\x1b", "&#27;", "&#x1b;"])
+def test_a_colour_code_in_a_report_costs_no_test_its_credit(bare: World, code: str) -> None:
+    """bats copies `&#27;` into the output of tests that passed, jest the character itself into a failure."""
+    printed = f"<system-out>{code}[0;32mready{code}[0m</system-out>"
+    document = {"type": "tests", "junit_xml": "r.xml"}
+    bare.left({"passed.xml": REPORT.replace("</t", f"{printed}</t")})
+    outcome = bare.grade({**document, "cmd": "cp passed.xml r.xml"})
+    assert (outcome.status, outcome.score) == ("pass", 1.0), outcome
+    bare.left({"failed.xml": REPORT.replace("/></t", f"><failure message='{code}[31mno'/></testcase></t")})
+    outcome = bare.grade({**document, "cmd": "cp failed.xml r.xml; exit 1"})
+    assert (outcome.status, outcome.score) == ("fail", 0.5), outcome
+    assert (outcome.details["passed"], outcome.details["failing"]) == (1, ["b"])
+
+
 def test_a_missing_runner_is_an_error(bare: World) -> None:
     outcome = bare.grade({"type": "tests", "cmd": "cargo test"}, missing_programs=frozenset({"cargo"}))
     assert outcome.status == "error"

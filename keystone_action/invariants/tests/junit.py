@@ -1,7 +1,10 @@
 """JUnit XML as test runners write it, read as what it is: a hostile document of any size.
 
 No tree is built, and a document type or an entity ends the reading: so neither entity bombs nor external entities
-exist here, in any encoding. What is counted are `testcase` elements, by their children:
+exist here, in any encoding. Characters that XML does not allow are replaced before the reading: runners copy what a
+test printed into their report as it is, and one colour code must not cost all the other tests their credit.
+
+What is counted are `testcase` elements, by their children:
 
     failure, error → not passed      skipped (an expected failure, a to-do) → not counted      neither → passed
 
@@ -12,7 +15,9 @@ suite without suites in it claims beyond its cases (`errors="1"` for a class tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import codecs
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from xml.parsers import expat
 
@@ -22,6 +27,19 @@ _DEPTH = 100
 _NOT_RUN = {"disabled", "notrun", "suppressed", "skipped"}
 _NOT_PASSED = {"fail", "failed", "failure", "error"}
 """What `status` and `result` of a case say of it without an element that does."""
+_PART = 1 << 20
+"""How many bytes are decoded at a time, so that a report is in memory once."""
+_DECLARATION = re.compile(
+    rb"""<\?xml[ \t\r\n][^>]{0,200}?\bencoding[ \t\r\n]*=[ \t\r\n]*["']([A-Za-z][A-Za-z0-9._-]{0,40})["']"""
+)
+_UTF_16 = {codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16", b"<\0": "utf-16-le", b"\0<": "utf-16-be"}
+"""Encodings by the first two bytes; the last two are without a byte order mark."""
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""What XML 1.0 does not allow: most control characters, surrogates, U+FFFE and U+FFFF."""
+_REFERENCE = re.compile(r"&#(?:x([0-9A-Fa-f]{1,32})|([0-9]{1,32}));")
+_REFERENCE_LENGTH = len("&#x;") + 32
+_REPLACEMENT = "\ufffd"
+"""It can't be part of a tag, so markup that has such a character in it is still malformed."""
 
 
 class BadReport(Exception):  # noqa: N818 - an outcome: the check fails
@@ -71,19 +89,63 @@ def total(reports: Iterable[bytes]) -> CaseCounts:
 def read_report(content: bytes) -> CaseCounts:
     """Count one report. Raises BadReport: no well-formed XML, a document type, another root than testsuite(s)."""
     reader = _Reader()
-    parser = expat.ParserCreate()
+    parser = expat.ParserCreate("utf-8")  # whatever the declaration says: what it gets is decoded
     parser.StartDoctypeDeclHandler = _refuse_doctype
     parser.EntityDeclHandler = _refuse_doctype
     parser.ExternalEntityRefHandler = _refuse_doctype
     parser.StartElementHandler = reader.start
     parser.EndElementHandler = reader.end
     try:
-        parser.Parse(content, True)
+        for part in _legal_text(content):
+            parser.Parse(part, False)
+        parser.Parse("", True)
     except expat.ExpatError as error:
         raise BadReport(f"is no well-formed XML ({error})") from None
     except (ValueError, LookupError) as error:  # an encoding that nobody knows
         raise BadReport(f"can't be decoded ({error})") from None
     return reader.counts
+
+
+def _legal_text(content: bytes) -> Iterator[str]:
+    """The text of a report, in parts, with each character and each numeric reference that XML does not allow replaced,
+    and so each byte that can't be decoded.
+
+    Raises LookupError and ValueError: the declared encoding is not known, or takes more than a byte for a character.
+    """
+    decode, rest = _decoder(content), ""
+    for start in range(0, len(content), _PART):
+        text = rest + decode(content[start : start + _PART], start + _PART >= len(content))
+        end = text.rfind("&", max(0, len(text) - _REFERENCE_LENGTH))  # a reference that goes on in the next part
+        end = len(text) if end < 0 else end
+        yield _replace_forbidden(text[:end])
+        rest = text[end:]
+    yield _replace_forbidden(rest)
+
+
+def _replace_forbidden(text: str) -> str:
+    return _REFERENCE.sub(_legal_reference, _FORBIDDEN.sub(_REPLACEMENT, text))
+
+
+def _legal_reference(reference: re.Match[str]) -> str:
+    number = int(reference[1], 16) if reference[1] else int(reference[2])
+    legal = number <= 0x10FFFF and not _FORBIDDEN.match(chr(number))
+    return reference[0] if legal else _REPLACEMENT
+
+
+def _decoder(content: bytes) -> Callable[[bytes, bool], str]:
+    """What decodes a part of a report; its second argument says whether the part is the last one. The encodings are
+    those that expat knows, and those in which each byte is a character."""
+    name = _UTF_16.get(content[:2])
+    if name is None:
+        marked = content.startswith(codecs.BOM_UTF8)
+        declaration = None if marked else _DECLARATION.match(content)
+        name = codecs.lookup(declaration[1].decode()).name if declaration else "utf-8"
+    if name in {"utf-8", "utf-16", "utf-16-le", "utf-16-be"}:
+        return codecs.getincrementaldecoder(name)("replace").decode
+    table = bytes(range(256)).decode(name, "replace")
+    if len(table) != 256:
+        raise ValueError(f"{name} is neither UTF-8 nor UTF-16, nor an encoding with one byte for each character")
+    return lambda part, _last: codecs.charmap_decode(part, "replace", table)[0]
 
 
 def _refuse_doctype(*_: object) -> int:
