@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,38 @@ def test_the_share_of_fail_to_pass_is_the_score_and_ids_match_exactly(world: Wor
         "fail_to_pass": [f"{FILE}::test_many[b [c]]", f"{FILE}::test_many[b [c] ] ", f"{FILE}::test_many"],
     }
     assert world.grade(check).score == 0.0
+
+
+@pytest.mark.parametrize(
+    ("wanted", "advice"),
+    [
+        ("test_many[b", f"not found: the id seems to be cut at a blank, did you mean {FILE}::test_many[b [c] ], whose"),
+        ("test_many[b [c]]", f"not found: did you mean {FILE}::test_many[b [c] ], whose outcome is passed?"),
+        ("test_many[b [c] ] ", f"not found: did you mean {FILE}::test_many[b [c] ], whose outcome is passed?"),
+        ("test_many", f"not found: did you mean {FILE}::test_many[a], whose outcome is passed; 2 more begin like it?"),
+        ("test_never_was", "not found)."),
+    ],
+)
+def test_an_id_that_is_not_there_is_told_the_near_one(world: World, wanted: str, advice: str) -> None:
+    """SWE-bench#275, #290: hundreds of the published ids are cut at a blank."""
+    world.left({"solution.py": FIXED})
+    outcome = world.grade({**CHECK, "fail_to_pass": [f"{FILE}::test_bug", f"{FILE}::{wanted}"]})
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 0.5, False)
+    assert f"Not mended: {FILE}::{wanted} ({advice}" in outcome.message
+    outcome = world.grade({**CHECK, "pass_to_pass": [f"{FILE}::{wanted}"]})
+    assert (outcome.status, outcome.score, outcome.disqualifies) == ("fail", 1.0, True)
+    assert f"Broken: {FILE}::{wanted} ({advice}" in outcome.message
+
+
+def test_lists_as_json_text(world: World) -> None:
+    """As the columns FAIL_TO_PASS and PASS_TO_PASS of SWE-bench's data set have them."""
+    ids = [f"{FILE}::test_bug", f"{FILE}::test_many[b [c] ]"]
+    check = {**CHECK, "fail_to_pass": json.dumps(ids), "pass_to_pass": "[]"}
+    assert make_check(check) == make_check({**check, "fail_to_pass": ids, "pass_to_pass": []})
+    world.left({"solution.py": FIXED})
+    outcome = world.grade(check)
+    assert (outcome.status, outcome.score) == ("pass", 1.0), outcome
+    assert list(outcome.details["fail_to_pass"]) == ids
 
 
 def test_a_broken_pass_to_pass_disqualifies_the_cell(world: World) -> None:
@@ -159,6 +192,13 @@ def test_tests_that_hang(world: World) -> None:
         {"fail_to_pass": []},
         {"fail_to_pass": ["test_bug"]},
         {"fail_to_pass": ["-p::x"]},
+        {"fail_to_pass": ["test_one (app.tests.TestX)"]},
+        {"fail_to_pass": "[]"},
+        {"fail_to_pass": f"{FILE}::test_bug"},
+        {"fail_to_pass": f'["{FILE}::test_bug", "test_bug"]'},
+        {"fail_to_pass": f'["{FILE}::test_bug'},
+        {"fail_to_pass": "[" * 100_000},
+        {"pass_to_pass": '[{"a": 1}]'},
         {"cmd_prefix": "make test"},
         {"cmd_prefix": "python3 -m pytest $(cat x)"},
     ],

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import anyio
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.command import Completed
@@ -29,11 +30,29 @@ from keystone_action.invariants.tests.pytest_results import PytestResults
 from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import Duration, PlainText, ShellCommand
+from keystone_action.spec.models.shapes import text_like
 
 _PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
 """What ids of parametrised tests are known to depend on."""
 _GREEN = frozenset({"passed", "xfailed"})
-_TestId = Annotated[str, Field(pattern=r"^[^-/:][^:]*::"), PlainText(literal=True)]
+_TestId = Annotated[
+    str,
+    text_like(r"^[^-/:][^:]*::", "the id of a test as pytest prints it, such as app/tests.py::TestX::test_one"),
+    PlainText(literal=True),
+]
+
+
+def _list_of_json(value: Any) -> Any:
+    """The list that a text holds as JSON, as SWE-bench's data set has it; anything else as it is."""
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"the list is a text, and can't be read as JSON ({error})") from None
+
+
+_TestIds = Annotated[list[_TestId], BeforeValidator(_list_of_json, json_schema_input_type=list[_TestId] | str)]
 
 
 class Swebench(Check):
@@ -42,8 +61,9 @@ class Swebench(Check):
     The score is the share of `fail_to_pass` that passes now. When a test of `pass_to_pass` does not pass, the cell is
     disqualified: its composite is 0 and it fails, as after a failed gate.
 
-    Ids of tests are matched exactly, spaces at the end included. An id that does not exist has not passed, nor has a
-    skipped test; an expected failure has. The files that the ids name are run whole, on a fresh copy of what the agent
+    Ids of tests are matched exactly, spaces at the end included. A test counts as passed when it passes, or fails as
+    expected. A skipped test has not passed. Neither has an id that does not exist; the message then names a test whose
+    id begins like it, if there is one. The files that the ids name are run whole, on a fresh copy of what the agent
     left, with the time zone UTC and `PYTHONHASHSEED=0`. Files are protected as in `tests`.
     """
 
@@ -53,13 +73,13 @@ class Swebench(Check):
     default_timeout: ClassVar[float] = 600.0
     late_fails: ClassVar[bool] = True
 
-    fail_to_pass: list[_TestId] = Field(min_length=1)
+    fail_to_pass: _TestIds = Field(min_length=1, json_schema_extra={"minItems": 1})
     """Tests that fail before the fix and must pass after it: ids as pytest prints them with the workspace as its root,
-    such as `dir/test_x.py::test[1]`.
+    such as `dir/test_x.py::test[1]`. A text that holds the list as JSON, as SWE-bench's data set has it, is read too.
 
     Example: `["tests/test_totals.py::test_empty"]`
     """
-    pass_to_pass: list[_TestId] = Field(default_factory=list)
+    pass_to_pass: _TestIds = Field(default_factory=list)
     """Tests that pass before and must go on passing; one that does not disqualifies.
 
     Example: `["tests/test_totals.py::test_one"]`
@@ -189,5 +209,23 @@ def _green(ids: Sequence[str], outcomes: Mapping[str, str]) -> list[str]:
 def _name_outcomes(what: str, ids: Sequence[str], outcomes: Mapping[str, str]) -> str:
     if not ids:
         return ""
-    shown = ", ".join(f"{one[:200]} ({outcomes.get(one, 'not found')})" for one in ids[:5])
+    shown = ", ".join(f"{_cut(one)} ({outcomes.get(one) or _not_found(one, outcomes)})" for one in ids[:5])
     return f" {what}: {shown}" + (f" and {len(ids) - 5} more." if len(ids) > 5 else ".")
+
+
+def _not_found(wanted: str, outcomes: Mapping[str, str]) -> str:
+    """`not found`, and the test that was most likely meant. In published lists
+    hundreds of ids are cut at a blank."""
+    start = "".join(wanted.split())
+    alike = [one for one in outcomes if "".join(one.split()).startswith(start)]
+    cut = [one for one in alike if one.startswith(f"{wanted} ")]
+    if not alike:
+        return "not found"
+    near = min(cut or alike, key=len)
+    why = "the id seems to be cut at a blank, " if cut else ""
+    more = f"; {len(cut or alike) - 1} more begin like it" if len(cut or alike) > 1 else ""
+    return f"not found: {why}did you mean {_cut(near)}, whose outcome is {outcomes[near]}{more}?"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 200 else f"{text[:199]}…"
