@@ -45,27 +45,34 @@ _Glob = Annotated[_NonEmpty, WorkspacePath(glob=True)]
 class Tests(Check):
     """Runs tests on a fresh copy of what the agent left; the score is the share that passes.
 
-    Score = passed / (passed + failed + errors); skipped tests don't count, and zero tests fail. Hidden tests are put in
-    (`inject`) after the agent has ended, and files that decide about tests are put back as the author has them
-    (`protect`). Where the agent changed what `pyproject.toml` or `setup.cfg` say to pytest, the author's part counts,
-    also for a pytest that `cmd` starts. Python takes no module from the workspace that the standard library or an
-    installed package has too, unless the author's workspace had that file; one that was passed over is named.
+    The score is passed / (passed + failed + errors). Skipped tests are not counted. A run without a test that counts
+    fails.
 
-    As `pytest`, the sandbox's python3 runs pytest with the author's configuration; it must have pytest (the action's
-    image does; otherwise `setup.packages: [pytest]`). Any other runner is a `cmd`, with the reports that it writes as
-    `junit_xml`. `node --test` without `junit_xml` gets node's JUnit reporter; a node that has none (before 20.8, or an
-    early 18) is an error, because its exit code can't be confirmed. Any other `cmd` without `junit_xml` is
-    graded by its exit code alone, and the message says so. Where `cmd` runs Python's `unittest`, itself or by a script,
-    or `node --test` by a script (`npm test`), success has to be confirmed: each run has come to the end of its tests,
-    and none of them failed.
+    Hidden tests (`inject`) are added after the agent has ended. Files that decide what the tests do, such as
+    `conftest.py`, are put back as the author wrote them (`protect`). The same holds for the settings of pytest in
+    `pyproject.toml` and `setup.cfg`: the author's settings apply, whatever the agent wrote there, and also when `cmd`
+    starts pytest.
 
-    Failures with a non-zero exit code earn their share; success with a non-zero exit code earns nothing; failures count
-    with any exit code. Where a report was asked for, none or a malformed one scores 0.
+    The agent can't replace a module of Python's standard library or of an installed package. If the agent adds a file
+    with the name of such a module, for example `queue.py`, Python ignores that file, and the message names it. A file
+    that was in the author's workspace from the start is imported as usual.
 
-    Nothing that is printed counts, nor a report that was there before, nor a run that ended before its report
-    (`os._exit`). Not promised: code under test that patches its test framework from within, or writes a runner's report
-    in its stead, is not found out. What a `cmd` reads besides (package.json, a Makefile, tests that are not injected)
-    is for `protect`.
+    With `type: pytest`, the sandbox's `python3` runs pytest with the author's configuration. It must have pytest: the
+    action's image has it, elsewhere write `setup.packages: [pytest]`. For any other runner, give its command as `cmd`
+    and the reports that it writes as `junit_xml`. `node --test` needs no `junit_xml`, because Keystone adds node's
+    JUnit reporter to the command. A node without that reporter (before 20.8, or an early 18) makes the check an error,
+    because its exit code can't be confirmed. Any other `cmd` without `junit_xml` is graded by its exit code alone, and
+    the message says so. If `cmd` runs Python's `unittest`, or a script that runs `unittest` or `node --test` (such as
+    `npm test`), exit code 0 is not enough: each run of tests must have come to its end, and no test may have failed.
+
+    If tests failed, the score is the share that passed, whatever the exit code was. If all tests passed but the exit
+    code is not 0, the score is 0. If a report was asked for and is missing or malformed, the score is 0. Characters
+    that XML does not allow, such as colour codes, are replaced before a report is read.
+
+    Printed text earns no credit. Neither does a report that was there before the run, nor a run that ended before its
+    report was written (`os._exit`). Two things are not detected: code under test that changes its test framework from
+    within, and code that writes the runner's report itself. Other files that a `cmd` reads (`package.json`, a Makefile,
+    tests that are not injected) are the agent's to change, unless `protect` names them.
     """
 
     type_name: ClassVar[str] = "tests"
