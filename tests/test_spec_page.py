@@ -5,11 +5,17 @@ from __future__ import annotations
 import re
 from inspect import get_annotations
 from pathlib import Path
+from typing import Any, cast
 
+import pytest
 from support.command_line import run_spec
 from support.field_examples import places
 
+from keystone_action.errors import UsageError
+from keystone_action.services.base import Surroundings
+from keystone_action.services.mysql.service import DEFAULT_IMAGE, MysqlContainer
 from keystone_action.spec.models.base import StrictModel
+from keystone_action.spec.models.services import MysqlService
 from keystone_action.spec.models.spec import Spec
 from tools.check_pages import check_types
 from tools.spec_page import PAGE, page, sections
@@ -45,6 +51,16 @@ def test_every_section_has_a_heading_of_its_own_that_the_contents_lead_to() -> N
 
 def test_it_leads_to_the_page_of_every_check_type() -> None:
     assert {f"](checks/{name}.md)" for name in check_types()} <= set(re.findall(r"\]\(checks/\w+\.md\)", TEXT))
+
+
+def test_it_says_what_a_mysql_without_an_image_is() -> None:
+    [said] = (one.prose for one in sections() if one.model is MysqlService)
+    assert f"`{DEFAULT_IMAGE}`" in said
+    with pytest.raises(UsageError, match="service db needs a container engine"):
+        MysqlContainer.build(MysqlService(type="mysql", name="db"), NO_ENGINE)
+
+
+NO_ENGINE = Surroundings(provider=cast(Any, None), directory=Path(), mocks=cast(Any, None))
 
 
 def test_its_smallest_spec_passes(tmp_path: Path) -> None:

@@ -12,9 +12,10 @@ from support.docker_world import IMAGE, fresh, in_shell, run_bounded, shell, wor
 
 from keystone_action.command import Command
 from keystone_action.engine.container import Run
-from keystone_action.engine.plan import ContainerPlan
+from keystone_action.engine.plan import HOST_NAME, ContainerPlan
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import SandboxError
+from keystone_action.spec.models.services import OWN_NAMES
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
@@ -73,6 +74,20 @@ def test_who_searches_finds_nothing(engine: Any, mode: str, monkeypatch: pytest.
             assert (done.stdout.text(), done.stderr.text()) == ("looked\n", "")
 
     run_bounded(main)
+
+
+def test_a_container_has_no_names_that_a_service_can_have(engine: Any) -> None:
+    """A service by such a name would never be reached: a container means itself by it."""
+
+    async def main() -> list[str]:
+        async with world(engine, network="bridge") as (_, sandbox):
+            done = await sandbox.run(shell("cat /etc/hosts; echo 0 $(cat /etc/hostname)"))
+            return list(done.stdout.text().splitlines())
+
+    lines = run_bounded(main)
+    names = {name for line in lines if not line.startswith("#") for name in line.split()[1:]}
+    assert HOST_NAME in names
+    assert names <= OWN_NAMES
 
 
 def test_it_has_no_rights_and_gets_none(engine: Any) -> None:

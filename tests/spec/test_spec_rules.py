@@ -19,6 +19,12 @@ CHECK = "check: {type: file_exists, path: x}"
     [
         ("services: [{name: a, type: postgres}, {name: a, type: http_mock}]", "the service 'a' is there twice"),
         ("services: [{name: a-b, type: postgres}, {name: a_b, type: postgres}]", "'a-b' and 'a_b' are too alike"),
+        (
+            "services: [{name: sandbox, type: http_mock}]",
+            "a service called 'sandbox' can't be reached; give it another",
+        ),
+        ("services: [{name: localhost, type: postgres}]", "a service called 'localhost' can't be reached"),
+        ("services: [{name: ip6-localhost, image: redis}]", "a service called 'ip6-localhost' can't be reached"),
         ("services: [{name: A b, type: postgres}]", "expected a-z, 0-9 and single dashes or underscores"),
         ("services: [{name: a, image: 'postgres:16', type: postgress}]", "did you mean 'postgres'?"),
         ("services: [{name: a, type: sqlite}]", "the key 'path' is missing"),
@@ -277,3 +283,8 @@ def test_images_of_databases_are_recognised(image: str, kind: str) -> None:
     from keystone_action.spec.models.services import ContainerService
 
     assert ContainerService(name="a", image=image).kind == kind
+
+
+@pytest.mark.parametrize("name", ["sandbox-api", "local", "localhost-2", "ip6"])
+def test_a_service_may_have_a_name_like_one_that_is_taken(load_text: Load, name: str) -> None:
+    assert load_text(f"{HEAD}services: [{{name: {name}, type: http_mock}}]\n{CHECKS}").spec.services[0].name == name

@@ -17,7 +17,7 @@ from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.hosts import parse_allowed
-from keystone_action.spec.models.services import HttpMockService, MockResponse, Route, ServerBase
+from keystone_action.spec.models.services import OWN_NAMES, HttpMockService, MockResponse, Route, ServerBase
 from keystone_action.spec.models.task import SetupFile
 
 EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
@@ -97,6 +97,10 @@ def _unique(names: Iterable[tuple[KeyPath, str]], what: str, key: Callable[[str]
 
 def _service_names(scope: Scope) -> Iterator[Problem]:
     names = [(("services", index, "name"), one.name) for index, one in enumerate(scope.spec.services)]
+    for path, name in names:
+        if name in OWN_NAMES:
+            advice = "give it another name; in a container this one means the container itself"
+            yield Problem(path, f"a service called {show(name)} can't be reached", help=advice)
     # Both would be KEYSTONE_SERVICE_A_B_URL.
     yield from _unique(names, "service", lambda name: name.replace("-", "_"))
 

@@ -26,6 +26,15 @@ Name = Annotated[
     text_like(r"^[a-z0-9]+([-_][a-z0-9]+)*$", "a-z, 0-9 and single dashes or underscores", max_length=63),
     PlainText(),
 ]
+OWN_NAMES = frozenset(
+    {
+        "sandbox",
+        "localhost",
+        *(f"ip6-{name}" for name in ("localhost", "loopback", "localnet", "mcastprefix", "allnodes", "allrouters")),
+    }
+)
+"""Names that stand in the hosts file of every container of ours: its own, and those that engines write there. What is
+called so is never reached: a container means itself by them."""
 _PART = r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*"
 _IMAGE = (
     r"^(?:(?:\[[0-9a-fA-F:]+\]|[A-Za-z0-9][A-Za-z0-9.-]*)(?::[0-9]+)?/)?"
@@ -51,7 +60,8 @@ class ServiceBase(StrictModel):
     """What all services have."""
 
     name: Name
-    """The name by which expressions, checks and fixtures mean the service, and by which containers reach it.
+    """The name by which expressions, checks and fixtures mean the service, and by which containers reach it. Not
+    `sandbox`, `localhost` or `ip6-localhost`: by these a container means itself.
 
     Example: `db`
     """
@@ -147,7 +157,7 @@ class PostgresService(ServerBase):
 
 
 class MysqlService(ServerBase):
-    """MySQL or MariaDB. Without `image` it needs a `mariadbd` or `mysqld` on this machine."""
+    """MySQL or MariaDB in a container, which needs a Docker engine. Without `image` it is `mysql:9`."""
 
     type: Literal["mysql"]
 
