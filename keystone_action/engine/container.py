@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 
 _PATIENCE = 0.1
 """Seconds between looks at whether we are to stop, while a container says nothing."""
+_BETWEEN_LOOKS = 0.1
+"""Seconds between two looks at the disk, at least."""
+_LOOKS_SHARE = 5
+"""A look that takes long is not taken again at once: there are this many times as many seconds between them."""
 _TO_DIE = 30
 """Seconds a killed container gets until the engine says that it has ended."""
 _CHUNK = 1 << 18
@@ -163,7 +167,7 @@ class Run:
                 self._timed_out = True
             elif looking is not None and looking.done():
                 self._limit = looking.result()
-                next_look = now + max(0.5, 10 * (now - next_look))
+                next_look = now + max(_BETWEEN_LOOKS, _LOOKS_SHARE * (now - next_look))
                 looking = None
             elif looking is None and self._look is not None and now >= next_look:
                 next_look = now

@@ -135,6 +135,10 @@ def _host_config(client: EngineClient, plan: ContainerPlan) -> HostConfig:
     from docker.types import Mount as EngineMount
 
     limits = plan.limits
+    # The kernel ends a single file at the limit, however fast it grows between two looks.
+    ulimits = [Ulimit(name="core", soft=0, hard=0)]
+    if limits.disk is not None:
+        ulimits.append(Ulimit(name="fsize", soft=limits.disk, hard=limits.disk))
     mounts = [EngineMount(m.target, m.source, type="bind", read_only=m.read_only) for m in plan.mounts]
     mounts += [EngineMount(path, None, type="volume", labels=dict(plan.labels)) for path in plan.volumes]
     return HostConfig(
@@ -150,7 +154,7 @@ def _host_config(client: EngineClient, plan: ContainerPlan) -> HostConfig:
         security_opt=["no-new-privileges"],
         pids_limit=limits.pids or DEFAULT_PIDS,
         nano_cpus=max(math.ceil(limits.cpu * 1e9), 1) if limits.cpu is not None else None,
-        ulimits=[Ulimit(name="core", soft=0, hard=0)],
+        ulimits=ulimits,
         # Output goes to us alone: an engine that keeps it too would fill its disk.
         log_config=LogConfig(type="none", config={}),
         auto_remove=False,

@@ -23,6 +23,7 @@ ISOLATION = {
 }
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
+_AT_A_LIMIT = re.compile(r"was stopped at a limit \((?:\w+: )?(.*)\)", re.DOTALL)
 
 
 def score(value: float | None, *, beside: float | None = None) -> str:
@@ -71,7 +72,8 @@ def agent(result: AgentResult) -> str:
     """How the agent ended, as a sentence."""
     after = f"after {duration(result.duration_s)}"
     if result.stopped is not None:
-        sentence = f"The agent was stopped by its budget {after}"
+        limit = "budget" if result.stopped == "budget" else f"limit on {result.stopped}"
+        sentence = f"The agent was stopped by its {limit} {after}"
     elif result.timed_out:
         sentence = f"The agent was stopped by its time limit {after}"
     elif result.signal is not None:
@@ -84,8 +86,16 @@ def agent(result: AgentResult) -> str:
         sentence = f"The agent ended with exit code {result.exit_code}{said_so} {after}"
     # What the runner's note says of the end ("exited with 1") says nothing that is not said yet.
     said = {f"exited with {result.exit_code}", "timed out", f"was killed by signal {result.signal}"}
-    note = "; ".join(part for part in result.note.rstrip(".").split("; ") if part not in said)
+    parts = [part for part in result.note.rstrip(".").split("; ") if part not in said]
+    note = "; ".join(_AT_A_LIMIT.sub(r"\1", part) if result.stopped else part for part in parts)
     return f"{sentence}: {note}." if note else f"{sentence}."
+
+
+def stopped(result: AgentResult | None) -> str:
+    """That a limit ended the agent, as the beginning of a sentence; empty where none did."""
+    if result is None or result.stopped is None:
+        return ""
+    return f"the agent {result.note.partition('; ')[0] or f'was stopped by its limit on {result.stopped}'}"
 
 
 def _signal(number: int) -> str:

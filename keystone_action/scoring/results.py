@@ -66,15 +66,19 @@ class ForbiddenResult:
         return f"forbidden.{self.rule}"
 
 
+Stopped = Literal["budget", "memory", "disk", "processes", "paths"]
+
+
 @dataclass(frozen=True, slots=True)
 class AgentResult:
-    """How the agent of a cell ended; `output` and `stderr` are bounded and masked. stopped: `budget` when a limit of
-    `gateway.budget` ended it. note: why it ended ("stopped at 2 GiB of memory"), or what was wrong with its output;
-    empty when nothing is to say."""
+    """How the agent of a cell ended; `output` and `stderr` are bounded and masked. stopped: the limit that ended it,
+    `budget` for one of `gateway.budget`, else one of the sandbox (`paths`: what it left can't be reached). note: why it
+    ended ("was stopped at a limit (memory: 2.1 GiB used, 2.0 GiB allowed)"), or what was wrong with its output; empty
+    when nothing is to say."""
 
     exit_code: int | None
     timed_out: bool
-    stopped: Literal["budget"] | None = field(default=None, kw_only=True)
+    stopped: Stopped | None = field(default=None, kw_only=True)
     duration_s: Seconds
     output: Text
     stderr: Text = ""

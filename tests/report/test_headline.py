@@ -17,7 +17,7 @@ from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.sentences.headline import headline
 from keystone_action.report.sentences.ranking import failures
-from keystone_action.report.sentences.view import spec_views
+from keystone_action.report.sentences.view import reasons, spec_views
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, PlanInfo, RunResult
 
@@ -95,6 +95,23 @@ def test_what_is_no_checks_doing_is_the_reason_itself() -> None:
     assert headline(failing(check("clean", "fail"), forbidden=(rule,))).endswith(
         "forbidden rule secrets_in_logs was violated: x"
     )
+
+
+def test_a_limit_that_stopped_the_agent_comes_before_what_the_checks_found() -> None:
+    agent = replace(
+        AGENT, exit_code=None, stopped="memory", note="was stopped at a limit (memory: 64 MiB); it had a cold"
+    )
+    stopped = "the agent was stopped at a limit (memory: 64 MiB)"
+    result = failing(check("sum", "fail", message="found 2, expected 0"))
+    [[failed]] = (one.cells for one in result.specs)
+    one = replace(result, specs=(replace(result.specs[0], cells=(replace(failed, agent=agent),)),))
+    assert f"{stopped}; found 2, expected 0 (sum)" in headline(one)
+    assert "stopped" not in headline(result)
+    (reason,), _ = reasons(one)
+    assert reason.text.startswith(f"{stopped}; ")
+    forced = replace(failed, agent=agent, reason=f"{stopped}, and must_exit_zero is set")
+    again = replace(result, specs=(replace(result.specs[0], cells=(forced,)),))
+    assert headline(again).count("stopped") == 1
 
 
 def test_several_cells_are_counted() -> None:

@@ -241,6 +241,19 @@ def test_how_the_agent_ended_is_said_once() -> None:
     assert words.agent(more).endswith("code 3 after 1.0 s: 2 of its processes outlived it and were killed.")
     stopped = replace(ended, note="was stopped at a limit (2 GiB of memory)")
     assert words.agent(stopped).endswith("after 1.0 s: was stopped at a limit (2 GiB of memory).")
+    limit = replace(ended, stopped="memory", note="was stopped at a limit (memory: 3 GiB used, 2 GiB allowed)")
+    assert words.agent(limit) == "The agent was stopped by its limit on memory after 1.0 s: 3 GiB used, 2 GiB allowed."
+
+
+def test_that_an_agent_which_passed_was_stopped_is_no_secret() -> None:
+    agent = AgentResult(
+        None, timed_out=False, stopped="disk", duration_s=1.0, output="", note="was stopped at a limit (disk: 2 GiB)"
+    )
+    told = "The agent was stopped at a limit (disk: 2 GiB)"
+    stopped = render_summary(run(spec("s", replace(cell("c"), agent=agent))))
+    assert stopped.count(told) == 1
+    assert stopped.index(told) < stopped.index("<details")
+    assert "stopped" not in render_summary(run(spec("s", cell("c"))))
 
 
 def test_checks_are_counted_where_there_is_one_cell_and_those_that_fail_come_first() -> None:

@@ -11,7 +11,7 @@ from support.sample_parts import cell, check
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.cell.grading import agent_note, forced_zero, is_earned, unreadable, verdict_of
+from keystone_action.runner.cell.grading import agent_note, forced_zero, is_earned, stopped_by, unreadable, verdict_of
 from keystone_action.runner.options import RunOptions
 from keystone_action.scoring.results import TraceInfo
 from keystone_action.spec.loading.loader import LoadedSpec, load
@@ -40,6 +40,23 @@ def test_an_agent_that_must_exit_zero_and_did_not_disqualifies(run: AgentRun, sa
     """Also when it was stopped as it ended with 0: whoever was stopped did not finish."""
     assert forced_zero(agent(), run, by_author=False) == f"the agent {said}"
     assert forced_zero(agent(), run, by_author=True) == f"the agent {said}, and must_exit_zero is set"
+
+
+@pytest.mark.parametrize(
+    ("run", "kind"),
+    [
+        (replace(WELL, limit="memory: 2.1 GiB used, 2.0 GiB allowed"), "memory"),
+        (replace(WELL, limit="disk: directories nested too deeply to be watched"), "disk"),
+        (replace(WELL, limit="processes: at least 9 running, 8 allowed"), "processes"),
+        (replace(WELL, limit="paths: too long"), "paths"),
+        (replace(WELL, stopped="stopped at $0.52 of $0.50"), "budget"),
+        (replace(WELL, timed_out=True), None),
+        (replace(WELL, exit_code=None, signal=9), None),
+        (WELL, None),
+    ],
+)
+def test_the_limit_that_stopped_an_agent_has_a_name(run: AgentRun, kind: str | None) -> None:
+    assert stopped_by(run) == kind
 
 
 def test_an_agent_that_ended_well_or_may_end_as_it_likes_does_not() -> None:

@@ -333,12 +333,14 @@ def cell_reason(cell: CellResult) -> str:
     reason = first_line(cell.reason or cell.error or "no reason was recorded", 300)
     if cell.verdict != "fail":
         return reason
+    ended = first_line(words.stopped(cell.agent), 300)
+    before = f"{ended}; " if ended not in reason else ""
     failed = [result.name for result in cell.invariants if result.status == "fail" and result.weight > 0]
     # What is said of the composite names no check, though a word of it may be some check's name.
     if not failed or (not reason.startswith("composite ") and any(_names(reason, name) for name in failed)):
-        return reason
+        return f"{before}{reason}"
     more = f" and {len(failed) - 3} more" if len(failed) > 3 else ""
-    return f"{reason}; failed: {', '.join(failed[:3])}{more}"
+    return f"{before}{reason}; failed: {', '.join(failed[:3])}{more}"
 
 
 def _names(sentence: str, name: str) -> bool:
@@ -378,7 +380,11 @@ def _notes(run: RunResult) -> Iterator[str]:
         yield replayed
     yield from run.notices
     yield from _skipped_lines(run)
-    cell_notes = Counter(note for spec in run.specs for cell in spec.cells for note in cell.notices)
+    cells = [cell for spec in run.specs for cell in spec.cells]
+    # Of a cell that failed its reason says so.
+    stopped = (words.stopped(cell.agent) for cell in cells if cell.verdict == "pass")
+    cell_notes = Counter(sentence[:1].upper() + sentence[1:] for sentence in stopped if sentence)
+    cell_notes.update(note for cell in cells for note in cell.notices)
     for note, times in cell_notes.items():
         yield f"{note} ({words.count(times, 'cell')})" if times > 1 else note
 

@@ -59,11 +59,13 @@ def why_of_cell(cell: CellResult) -> Why:
     if broken is not None:
         what = _short(broken.details).rstrip(":")
         return Why(f"forbidden rule {first_line(broken.rule, MAX_NAME)} was violated" + (f": {what}" if what else ""))
+    ended = _short(words.stopped(cell.agent))
     failed = [check for check in cell.invariants if check.status == "fail" and (check.weight > 0 or check.gate)]
     if not failed or (reason and not reason.startswith(_BY_CHECKS)):
-        return Why(reason or "a check failed")
+        return Why("; ".join(filter(None, ["" if ended in reason else ended, reason])) or "a check failed")
     check = weightiest(failed)
-    return Why(_short(check.message).rstrip(":."), check, len(failed) - 1)
+    found = _short(check.message).rstrip(":.")
+    return Why(f"{ended}; {found}" if ended else found, check, len(failed) - 1)
 
 
 def _short(text: str) -> str:

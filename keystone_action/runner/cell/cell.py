@@ -38,6 +38,7 @@ from keystone_action.runner.cell.grading import (
     forced_zero,
     judge_unpriced,
     judge_usage,
+    stopped_by,
     trace_source,
     unreadable,
     usage,
@@ -372,7 +373,7 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
     return AgentResult(
         exit_code=run.exit_code,
         timed_out=run.timed_out,
-        stopped=None if run.stopped is None else "budget",
+        stopped=stopped_by(run),
         duration_s=run.duration_s,
         output=bound(masker.text(run.output)),
         stderr=bound(masker.text(run.stderr), STDERR_LIMIT),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.scoring.aggregate import add_usage
@@ -12,6 +12,7 @@ from keystone_action.scoring.composite import Grade, grade
 from keystone_action.scoring.decide import JUDGE_USAGE_KEYS
 from keystone_action.scoring.fields import USAGE, nothing_used
 from keystone_action.scoring.replayed import misfit
+from keystone_action.scoring.results import Stopped
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
@@ -103,6 +104,14 @@ def ending(run: AgentRun) -> str:
     if run.signal is not None:
         return f"was killed by signal {run.signal}"
     return f"exited with {run.exit_code}"
+
+
+def stopped_by(run: AgentRun) -> Stopped | None:
+    """Which limit ended an agent; None where it came to an end by itself, or by its time limit."""
+    if run.limit is None:
+        return None if run.stopped is None else "budget"
+    kind = run.limit.partition(":")[0]
+    return next((known for known in get_args(Stopped) if known == kind), None)
 
 
 def _ended_well(run: AgentRun) -> bool:

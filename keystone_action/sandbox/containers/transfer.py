@@ -150,7 +150,9 @@ class MountedDirectory:
         roots = [str(self._places.workspace), str(self._places.private)]
         try:
             below = next(size for size in tree_size(roots) if size is not None)
-            return disk_sentence(below + layer_size(self._client, container), self._disk)
+            # The engine takes long to answer.
+            reached = disk_sentence(below, self._disk)
+            return reached or disk_sentence(below + layer_size(self._client, container), self._disk)
         except TooDeep:
             return _TOO_DEEP
 
