@@ -33,9 +33,7 @@ def printed_shapes(text: str) -> Iterator[str]:
     yield from printed
     yield raw.hex()
     yield raw.hex().upper()
-    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
-        for offset in range(3):
-            yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
+    yield from _base64(raw)
 
 
 def _markup(text: str) -> Iterator[str]:
@@ -57,6 +55,12 @@ def _json(text: str) -> Iterator[str]:
         yield escaped.replace("/", "\\/")
 
 
+def _base64(raw: bytes) -> Iterator[str]:
+    for alphabet in (base64.b64encode, base64.urlsafe_b64encode):
+        for offset in range(3):
+            yield _base64_core(alphabet(b"\0" * offset + raw).decode(), offset, len(raw))
+
+
 def _base64_core(encoded: str, offset: int, length: int) -> str:
     """The characters of a base64 text that depend on the value alone, not on what stands before and after it."""
     first = -(-offset * 8 // 6)
@@ -64,7 +68,7 @@ def _base64_core(encoded: str, offset: int, length: int) -> str:
 
 
 def spelled_out(text: str) -> Iterator[str]:
-    """The text with every character escaped, also those that need no escape."""
+    """The text with every character escaped, also those that need no escape, and base64 of it in UTF-16."""
     raw = text.encode(*ENCODING)
     units = text.encode("utf-16-be", "surrogatepass").hex()
     wide = [units[at : at + 4] for at in range(0, len(units), 4)]
@@ -74,3 +78,10 @@ def spelled_out(text: str) -> Iterator[str]:
         yield "".join(f"\\u{case(unit)}" for unit in wide)
         yield "".join(f"&#x{case(f'{ord(char):x}')};" for char in text)
     yield "".join(f"&#{ord(char)};" for char in text)
+    for order in encodings(text)[1:]:
+        yield from _base64(order)
+
+
+def encodings(text: str) -> tuple[bytes, ...]:
+    """Its bytes in UTF-8 and in UTF-16 of either order."""
+    return tuple(text.encode(name, ENCODING[1]) for name in (ENCODING[0], "utf-16-le", "utf-16-be"))

@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import textwrap
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
@@ -42,6 +43,93 @@ def shapes(value: str) -> list[str]:
         textwrap.indent("\n".join(textwrap.wrap(value, 4, drop_whitespace=False)), "    "),
         "\r\n".join([value[:5], value[5:]]),
     ]
+
+
+def lines_of(data: bytes, width: int) -> list[tuple[int, bytes]]:
+    return [(at, data[at : at + width]) for at in range(0, len(data), width)]
+
+
+def words(data: bytes, size: int, *, swapped: bool = False) -> str:
+    padded = data + bytes(-len(data) % size) if swapped else data
+    parts = [padded[at : at + size] for at in range(0, len(padded), size)]
+    return " ".join((part[::-1] if swapped else part).hex() for part in parts)
+
+
+def shown(data: bytes) -> str:
+    return "".join(chr(byte) if 32 <= byte < 127 else "." for byte in data)
+
+
+def dumps(data: bytes) -> dict[str, str]:
+    """As these programs print bytes."""
+    of_16 = lines_of(data, 16)
+    forms = {
+        "xxd": [f"{at:08x}: {words(line, 2):<40} {shown(line)}" for at, line in of_16],
+        "xxd -u": [f"{at:08x}: {words(line, 2).upper():<40} {shown(line)}" for at, line in of_16],
+        "xxd -e": [f"{at:08x}: {words(line, 4, swapped=True):<36}  {shown(line)}" for at, line in of_16],
+        "xxd -c 4": [f"{at:08x}: {words(line, 2):<9}  {shown(line)}" for at, line in lines_of(data, 4)],
+        "xxd -p": [line.hex() for _, line in lines_of(data, 30)],
+        "xxd -i": ["  " + ", ".join(f"0x{byte:02x}" for byte in line) + "," for _, line in lines_of(data, 12)],
+        "hexdump": [f"{at:07x} {words(line, 2, swapped=True)}" for at, line in of_16] + [f"{len(data):07x}"],
+        "hexdump -C": [
+            f"{at:08x}  {words(line[:8], 1)}  {words(line[8:], 1):<25} |{shown(line)}|" for at, line in of_16
+        ],
+        "od -tx1": [f"{at:07o} {words(line, 1)}" for at, line in of_16] + [f"{len(data):07o}"],
+        "od -x": [f"{at:07o} {words(line, 2, swapped=True)}" for at, line in of_16],
+        "tcpdump -X": [f"\t0x{at:04x}:  {words(line, 2):<39}  {shown(line)}" for at, line in of_16],
+        "in a log": [f"12:00:01 debug {at:08x}: {words(line, 2):<40} {shown(line)}" for at, line in of_16],
+        "openssl": [":".join(f"{byte:02X}" for byte in line) + ":" for _, line in lines_of(data, 15)],
+    }
+    return {name: "\n".join(lines) + "\n" for name, lines in forms.items()}
+
+
+TOKEN = "tok-0123456789-abcdef"
+
+
+@pytest.mark.parametrize("program", dumps(b"x"))
+@pytest.mark.parametrize("before", [0, 1, 7, 15, 16])
+def test_what_programs_print_of_bytes_is_read(program: str, before: int) -> None:
+    search, content = SecretSearch({"S": TOKEN}), b"x" * before + TOKEN.encode() + b" and more of it\n"
+    for size in (1, 50, 10_000):
+        printed = f"here it is:\n{dumps(content)[program]}".encode()
+        assert search.in_stream([printed[at : at + size] for at in range(0, len(printed), size)]).keys() == {"S"}, size
+    other = dumps(content.replace(b"5", b"6"))[program]
+    assert search.in_stream([f"here it is:\n{other}".encode()]) == {}
+    assert search.in_stream([b"\n" * 5, printed])["S"].line >= 7
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32-le"])
+@pytest.mark.parametrize("value", [TOKEN, SECRET])
+def test_wide_characters_are_characters(encoding: str, value: str) -> None:
+    search = SecretSearch({"S": value})
+    content = f"before\n{value}\nafter".encode(encoding)
+    for size in (1, 3, 1000):
+        assert search.in_stream(content[at : at + size] for at in range(0, len(content), size)), size
+    assert search.in_stream([f"before\n{value[:-1]}\nafter".encode(encoding)]) == {}
+    if value.isascii():
+        assert search.in_stream(["\r\n".join([value[:5], value[5:]]).encode(encoding)])
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize("shape", [base64.b64encode, lambda raw: raw.hex().encode(), lambda raw: raw.hex(":").encode()])
+def test_wide_characters_are_looked_for_in_base64_and_hex(encoding: str, shape: Callable[[bytes], bytes]) -> None:
+    assert SEARCH.in_stream([shape(f"echo {SECRET} >out".encode(encoding))])
+    assert SEARCH.in_stream([shape(f"echo {SECRET[1:]} >out".encode(encoding))]) == {}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        lambda digits: "".join(char.upper() if at % 3 else char for at, char in enumerate(digits)),
+        lambda digits: ":".join(f"{digits[at]}{digits[at + 1].upper()}" for at in range(0, len(digits), 2)),
+        lambda digits: "".join(f"\\x{digits[at]}{digits[at + 1].upper()}" for at in range(0, len(digits), 2)),
+        lambda digits: "".join(f"%{digits[at]}{digits[at + 1].upper()}" for at in range(0, len(digits), 2)),
+        lambda digits: json.dumps([f"0x{digits[at : at + 2]}" for at in range(0, len(digits), 2)]),
+    ],
+    ids=["mixed", "colons", "escapes", "percent", "list"],
+)
+def test_hex_is_hex_in_any_case_and_with_what_stands_between(shape: Callable[[str], str]) -> None:
+    assert SEARCH.in_text(f"id={shape(SECRET.encode().hex())};")
+    assert SEARCH.in_text(f"id={shape(SECRET[1:].encode().hex())};") == {}
 
 
 @pytest.mark.parametrize("shape", shapes(SECRET))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 FILE_LIMIT = 512 << 20
 """Bytes of one changed file that is looked through."""
 _BATCH = 1 << 20
+_BETWEEN = b"\xff"
+"""What stands in no text, and is not passed over by a search as NUL is."""
 _ENDS = 64 << 10
 """Bytes at the end of one stream and at the beginning of the other that are looked at together."""
 
@@ -173,9 +175,9 @@ def _batches(texts: Iterable[tuple[str, str]]) -> Iterator[tuple[str, bytes]]:
         waiting.setdefault(table, []).append(value)
         size += len(value) + 1
         if size > _BATCH:
-            yield from ((name, b"\0".join(values)) for name, values in waiting.items())
+            yield from ((name, _BETWEEN.join(values)) for name, values in waiting.items())
             waiting, size = {}, 0
-    yield from ((name, b"\0".join(values)) for name, values in waiting.items())
+    yield from ((name, _BETWEEN.join(values)) for name, values in waiting.items())
 
 
 class _Stream:
