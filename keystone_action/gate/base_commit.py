@@ -16,6 +16,7 @@ from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
 from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree
 from keystone_action.files.temporary import process_directory
+from keystone_action.gate.named_files import paths_in_source
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import enclosing_root
 from keystone_action.spec.loading.yaml_loader import parse
@@ -146,7 +147,8 @@ class BaseFiles:
         waiting, seen, folder = [spec], {spec}, posixpath.dirname(spec)
         while waiting:
             file = waiting.pop()
-            for key, text in self._texts(file):
+            found = ((key, part) for key, text in self._texts(file) for part in (text, *paths_in_source(text)))
+            for key, text in found:
                 for start in dict.fromkeys((folder, posixpath.dirname(file))):
                     for path in self._of(start, key, text):
                         yield path

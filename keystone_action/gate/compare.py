@@ -7,7 +7,7 @@ with the files that they name, on the workspace and the agent of the checkout.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,15 +17,17 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commands import GitFailed
 from keystone_action.files.git.commit_tree import submodules_of
 from keystone_action.gate.base_commit import BaseCommit, BaseFiles, open_base, unreadable
+from keystone_action.gate.leaves import Finding, Level
 from keystone_action.gate.named_files import (
     changed_files,
     changed_recordings,
+    file_finding,
     line_counts,
     named_files,
     same_content,
     shown_files,
 )
-from keystone_action.gate.spec_changes import ranked_differences
+from keystone_action.gate.spec_changes import first_sentences, spec_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
 from keystone_action.runner.specs import load_paths, load_specs
@@ -41,8 +43,6 @@ _NO_BASE = (
     "on a branch that is pushed, check out with `fetch-depth: 0`, which tells where it left the default one; where no"
     " base is meant, leave spec-from out"
 )
-_GRAVEST = 8
-"""Differences of a spec that stand before its changed files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +214,8 @@ def _at_head(diagnostic: Diagnostic, files: BaseFiles) -> Diagnostic:
 
 
 def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecChange, ...]:
-    """Joined by path; a spec that moved is joined by its id. What can weaken the gate comes first."""
-    found: list[tuple[int, SpecChange]] = []
+    """Joined by path; a spec that moved is joined by its id. The one that can weaken the gate most comes first."""
+    found: list[tuple[Level, SpecChange]] = []
     shown = options.directory.resolve()
     names = {*before.specs, *before.errors}
     moved = _moved_specs(before, after)
@@ -223,14 +223,18 @@ def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecCh
         there = name if name in names else moved.get(name)
         path = os.path.relpath(after.file(name), shown)
         if there is None:
-            found.append((3, SpecChange(path, "added")))
+            found.append((Level.NONE, SpecChange(path, "added")))
         else:
             said = _compare(before, there, after, name)
-            if said.sentences:
-                found.append((1 if said.weakens else 2, SpecChange(path, "changed", said.sentences)))
+            moved_from = [f"moved from {there}"] if there != name else []
+            if said or moved_from:
+                sentences = first_sentences(said.of_spec, said.beside)
+                found.append((said.level, SpecChange(path, "changed", (*moved_from, *sentences))))
     gone = names - {*after.specs, *after.errors} - set(moved.values())
-    found += [(0, SpecChange(os.path.relpath(after.file(name), shown), "deleted")) for name in sorted(gone)]
-    return tuple(change for _, change in sorted(found, key=lambda one: one[0]))
+    found += [(Level.TAKEN, SpecChange(os.path.relpath(after.file(name), shown), "deleted")) for name in sorted(gone)]
+    return tuple(
+        change for _, change in sorted(found, key=lambda one: (one[0], one[1].change != "deleted", one[1].path))
+    )
 
 
 def _moved_specs(before: _Side, after: _Side) -> dict[str, str]:
@@ -242,42 +246,49 @@ def _moved_specs(before: _Side, after: _Side) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """What became of one spec. weakens: whether any of it can let more pass."""
+    """What became of one spec. beside: of the files that it names."""
 
-    sentences: tuple[str, ...]
-    weakens: bool = True
+    of_spec: Sequence[Finding] = ()
+    beside: Sequence[Finding] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.of_spec or self.beside)
+
+    @property
+    def level(self) -> Level:
+        return min((one.level for one in (*self.of_spec, *self.beside)), default=Level.NONE)
 
 
 def _compare(before: _Side, there: str, after: _Side, here: str) -> _Said:
     if not after.file(here).is_file():  # opening a FIFO would wait for ever
-        return _Said(("the spec is no regular file in this commit",))
+        return _Said([Finding(Level.TAKEN, "the spec is no regular file in this commit")])
     try:
         return _differences(before, there, after, here)
     except OSError as error:
-        return _Said((f"its files can't be compared: {error.filename}: {error.strerror}",))
+        return _Said([Finding(Level.TAKEN, f"its files can't be compared: {error.filename}: {error.strerror}")])
 
 
 def _differences(before: _Side, there: str, after: _Side, here: str) -> _Said:
-    """The gravest differences of the spec, its files, then all others: a report has room for the first of them only."""
-    head = [f"moved from {there}"] if there != here else []
     old, new = before.specs.get(there), after.specs.get(here)
-    submodules = [*_changed_submodules(before, after, new)]
+    submodules = [Finding(Level.LOWERED, text) for text in _changed_submodules(before, after, new)]
     same_text = same_content(before.file(there), after.file(here))
     if old is None or new is None:
         lines = "" if same_text else f" ({line_counts(before.file(there), after.file(here))})"
         errors = before.errors.get(there) or after.errors.get(here)
         where = "the base commit" if old is None else "this commit"
         why = errors.diagnostics[0].message if errors is not None else "no reason"
-        return _Said((*head, f"the spec{lines} can't be read as it is at {where}: {why}", *submodules))
-    meant = ranked_differences(old, new, places=(before.root, after.root))
+        return _Said([Finding(Level.TAKEN, f"the spec{lines} can't be read as it is at {where}: {why}")], submodules)
+    meant = spec_findings(old, new, places=(before.root, after.root))
     files = changed_files(named_files(old, before.root), named_files(new, after.root))
-    weakening, others = list(meant.weakening), list(meant.others)
-    beside = [*submodules, f"changed files: {', '.join(files)}"] if files else submodules
-    if shown := changed_files(*shown_files(old, (before.root, after.root))):
-        beside = [*beside, f"changed files in resources.readable, always the checkout's own: {', '.join(shown)}"]
-    text = ["only its text changed, not what it means"] if not (weakening or others or same_text) else []
-    sentences = (*head, *weakening[:_GRAVEST], *beside, *weakening[_GRAVEST:], *others, *text)
-    return _Said(sentences, weakens=bool(weakening or beside))
+    readable = changed_files(*shown_files(old, (before.root, after.root)))
+    beside = [
+        *submodules,
+        *file_finding("changed files", files),
+        *file_finding("changed files in resources.readable, always the checkout's own", readable),
+    ]
+    if not meant and not same_text:
+        meant = [Finding(Level.NONE, "only its text changed, not what it means")]
+    return _Said(meant, beside)
 
 
 def _changed_submodules(before: _Side, after: _Side, loaded: LoadedSpec | None) -> Iterator[str]:

@@ -5,21 +5,33 @@ from __future__ import annotations
 import hashlib
 import re
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from keystone_action.files.git import commands as git
+from keystone_action.gate.leaves import Finding, Level
 from keystone_action.spec.loading.author_directory import files_below
 from keystone_action.spec.loading.loader import LoadedSpec
 from keystone_action.spec.walking import walk
 
 MAX_SHOWN = 20
+MAX_CHARACTERS = 600
+_MOST_CUT = 5
+"""Of the files that are shown, those that are there for the lines that they lost."""
 _LONGEST = 100
 """Characters of a path that are shown."""
+_ONLY_USED = 2
+"""The rank from which on a file does not decide about the agent."""
+_AMONG = 2
+"""Where files stand among findings of one level."""
 COUNT_LIMIT = 8 << 20
 """Bytes of a file whose lines are counted."""
 _POINTER = re.compile(rb"version https://git-lfs[^\n]*\n(?:ext-[^\n]*\n)*oid sha256:([0-9a-f]{64})\nsize \d+\n")
+_WORD = re.compile(r"""[^\s"'`;|&<>(){}$=]+""")
+_MOST_WORDS = 200
+_LONGEST_PATH = 1_000
 _NUMBERS = re.compile(rb"(\d+)\t(\d+)\t")
 
 
@@ -36,7 +48,7 @@ class NamedFiles:
 def named_files(loaded: LoadedSpec, root: Path) -> NamedFiles:
     """All but the spec itself and what is the agent's: `workspace`, `agent.dir`. Files outside of the root (clones that
     a spec names by address and commit) are none of these. What is withheld from the agent decides about it (scripts,
-    hidden tests), a file that is named more than one of many in a directory."""
+    hidden tests; what a secret is read from or made by), a file that is named more than one of many in a directory."""
     own = {loaded.path.resolve()}
     for text in (loaded.spec.workspace, loaded.spec.agent.dir):
         if text is not None:
@@ -44,7 +56,7 @@ def named_files(loaded: LoadedSpec, root: Path) -> NamedFiles:
     files: dict[str, Path] = {}
     ranks: dict[str, int] = {}
     recordings = loaded.directory / loaded.recordings
-    withheld = {*loaded.withheld, *([recordings] if recordings.is_dir() else [])}
+    withheld = {*loaded.withheld, *([recordings] if recordings.is_dir() else []), *_of_secrets(loaded)}
     for path in sorted({*loaded.author_files, *withheld} - own):
         for file in _files(path):
             if file.is_relative_to(root) and file not in own:
@@ -53,6 +65,23 @@ def named_files(loaded: LoadedSpec, root: Path) -> NamedFiles:
                 rank = 2 * (path not in withheld) + (file != path)
                 ranks[name] = min(rank, ranks.get(name, rank))
     return NamedFiles(root, files, ranks)
+
+
+def _of_secrets(loaded: LoadedSpec) -> Iterator[Path]:
+    for secret in loaded.spec.secrets:
+        for text in paths_in_source(secret.source or ""):
+            path = loaded.directory / text
+            if path.is_file():
+                yield path.resolve()
+
+
+def paths_in_source(source: str) -> list[str]:
+    """What may be a path in the `source` of a secret: the file that it is read from, each word of its command."""
+    kind, _, rest = source.partition(":")
+    if kind == "file":
+        return [rest] if rest and len(rest) <= _LONGEST_PATH else []
+    words = _WORD.findall(rest)[:_MOST_WORDS] if kind == "command" else []
+    return [word for word in words if len(word) <= _LONGEST_PATH]
 
 
 def shown_files(before: LoadedSpec, roots: tuple[Path, Path]) -> tuple[NamedFiles, NamedFiles]:
@@ -97,27 +126,88 @@ def _files(path: Path) -> Iterator[Path]:
         yield from sorted(one for one in found if one.is_file() and not one.is_symlink())
 
 
-def changed_files(before: NamedFiles, after: NamedFiles) -> list[str]:
-    """`hidden/test_x.py (+3 −10)`, each file that differs; a last entry counts the rest. What went stands before what
-    changed, and that before what came: a crowd of new files hides no other."""
-    found = []
+@dataclass(frozen=True, slots=True)
+class FileChange:
+    """A file that differs. old, new: where it is, None on a side that does not name it. what: what became of one that
+    is named on one side only. cut: the share of its lines that are gone, from 0 to 1."""
+
+    name: str
+    old: Path | None
+    new: Path | None
+    rank: int
+    what: str = ""
+    cut: float = 0.0
+
+    @property
+    def level(self) -> Level:
+        """What went, or holds nothing any more, before what changed, and that before what came."""
+        if self.new is None or self.is_emptied:
+            return Level.TAKEN
+        if self.old is None:
+            return Level.ASKED if self.rank < _ONLY_USED else Level.SLIGHT
+        return Level.LOWERED if self.rank < _ONLY_USED else Level.AROUND
+
+    @property
+    def is_emptied(self) -> bool:
+        """Whether it had something in it, and has nothing any more."""
+        return self.old is not None and self.new is not None and _is_blank(self.new) and not _is_blank(self.old)
+
+    @property
+    def text(self) -> str:
+        """`hidden/test_x.py (+3 −10)`"""
+        counted = self.what or line_counts(*filter(None, (self.old, self.new)))
+        name = self.name if len(self.name) <= _LONGEST else f"…{self.name[1 - _LONGEST :]}"
+        return f"{name} ({counted}{', now empty' if self.is_emptied else ''})"
+
+
+def changed_files(before: NamedFiles, after: NamedFiles) -> list[FileChange]:
+    """Each file that differs, the gravest first: what went, what changed, what came; among these what decides about the
+    agent; then what lost most of its lines."""
+    found: list[FileChange] = []
     for name in {*before.files, *after.files}:
         old, new = before.files.get(name), after.files.get(name)
         rank = before.ranks.get(name, after.ranks.get(name, 0))
         if old is None:
-            found.append((2, rank, name, "newly named" if (before.root / name).is_file() else "added"))
+            what = "newly named" if (before.root / name).is_file() else "added"
         elif new is None:
-            found.append((0, rank, name, "no longer named" if (after.root / name).is_file() else "deleted"))
-        elif not same_content(old, new):
-            found.append((1, rank, name, line_counts(old, new)))
-    found.sort()
-    more = len(found) - MAX_SHOWN
-    shown = [f"{_shorten(name)} ({what})" for _, _, name, what in found[:MAX_SHOWN]]
-    return [*shown, f"and {more:,} more"] if more > 0 else shown
+            what = "no longer named" if (after.root / name).is_file() else "deleted"
+        elif same_content(old, new):
+            continue
+        else:
+            found.append(FileChange(name, old, new, rank, cut=_lost(old, new)))
+            continue
+        found.append(FileChange(name, old, new, rank, what))
+    return sorted(found, key=lambda one: (one.level, one.rank, -one.cut, one.name))
 
 
-def _shorten(name: str) -> str:
-    return name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}"
+def file_finding(title: str, changes: Sequence[FileChange]) -> Iterator[Finding]:
+    """`changed files: hidden/test_x.py (+3 −10), a.sh (deleted)`, with a count of those for which there is no room. A
+    crowd of files that decide leaves room for those that were cut most."""
+    if not changes:
+        return
+    first, rest = changes[: MAX_SHOWN - _MOST_CUT], changes[MAX_SHOWN - _MOST_CUT :]
+    rest = sorted(rest, key=lambda one: -one.cut)
+    texts, room = [], MAX_CHARACTERS
+    for one in (*first, *rest[:_MOST_CUT]):
+        texts.append(one.text)
+        room -= len(texts[-1]) + 2
+        if room < 0:
+            break
+    more = len(changes) - len(texts)
+    listed = ", ".join([*texts, f"and {more:,} more"] if more else texts)
+    yield Finding(min(one.level for one in changes), f"{title}: {listed}", order=_AMONG, longest=2 * MAX_CHARACTERS)
+
+
+def _lost(old: Path, new: Path) -> float:
+    """The share of the lines of a file that it has no more."""
+    if max(old.stat().st_size, new.stat().st_size) > COUNT_LIMIT:
+        return 0.0
+    lines, now = (Counter(path.read_bytes().splitlines()) for path in (old, new))
+    return (lines - now).total() / max(lines.total(), 1)
+
+
+def _is_blank(path: Path) -> bool:
+    return path.stat().st_size <= COUNT_LIMIT and not path.read_bytes().strip()
 
 
 def same_content(old: Path, new: Path) -> bool:

@@ -42,7 +42,8 @@ _DECIDING = (
 )
 """Inputs that a verdict or an exit code depends on; what may hold of a spec's field holds of its input."""
 _LENIENCE = {"": 0, "threshold": 0, "regression": 1, "error": 2, "never": 3}
-_LOST, _FORGIVEN, _INPUT, _CONDITION, _OTHER = range(5)
+GRAVEST = 0
+_LOST, _FORGIVEN, _INPUT, _CONDITION, _OTHER, HARMLESS = range(6)
 """What is told first."""
 _SETTINGS = {"continue-on-error": _FORGIVEN, "if": _CONDITION}
 _OF_JOB = " of the job"
@@ -83,6 +84,12 @@ def read_workflow(text: str, name: str, is_ours: Callable[[str], bool]) -> Workf
 
 def differences(before: Workflow, after: Workflow) -> tuple[str, ...]:
     """A sentence for each difference, at most MAX_DIFFERENCES and one that counts the rest."""
+    return ranked_differences(before, after)[1]
+
+
+def ranked_differences(before: Workflow, after: Workflow) -> tuple[int, tuple[str, ...]]:
+    """How grave the gravest difference is (0 is the gravest, HARMLESS means that there is none), and a sentence for
+    each."""
     found: list[Sentence] = []
     pairs, lost, new = _pair_calls(before.calls, after.calls)
     several = max(len(before.calls), len(after.calls)) > 1
@@ -96,7 +103,8 @@ def differences(before: Workflow, after: Workflow) -> tuple[str, ...]:
     found.sort()
     texts = [text for _, _, text in found]
     more = len(texts) - MAX_DIFFERENCES
-    return (*texts[:MAX_DIFFERENCES], f"and {more:,} more differences") if more > 0 else tuple(texts)
+    sentences = (*texts[:MAX_DIFFERENCES], f"and {more:,} more differences") if more > 0 else tuple(texts)
+    return min((rank for rank, _, _ in found), default=HARMLESS), sentences
 
 
 def _pair_calls(

@@ -14,7 +14,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commit_tree import Remote, Tree, TreeEntry, open_tree
 from keystone_action.gate.base_commit import BaseFiles
 from keystone_action.gate.named_files import count_lines
-from keystone_action.gate.workflow_changes import Workflow, differences, read_workflow
+from keystone_action.gate.workflow_changes import GRAVEST, HARMLESS, Workflow, ranked_differences, read_workflow
 from keystone_action.scoring.results import SpecChange
 from keystone_action.spec.loading.diagnostics import SpecError
 
@@ -25,8 +25,6 @@ MAX_FILES = 200
 """That are compared."""
 MAX_SHOWN = 10
 _OWN_NAME = "keystone-action"
-_HARMLESS = ("workflow added", "workflow changed", "action added", "action changed")
-"""What is said of one that came, or that calls us as before: it stands behind all others."""
 _IMAGE = "docker://"
 
 
@@ -57,8 +55,9 @@ def workflow_changes(
     after = _tree_of_the_change(files, workflow, remote)
     compared = _Compared(files.tree, after, workflow)
     shown = directory.resolve()
-    changes = sorted(compared.changes(), key=lambda one: one[1][0].startswith(_HARMLESS))
-    found = [SpecChange(_relative(files.root / path, shown), "changed", said) for path, said in changes]
+    # The one that runs is told before others that are as grave.
+    changes = sorted(compared.changes(), key=lambda one: (one[0], one[1] != workflow.path, one[1]))
+    found = [SpecChange(_relative(files.root / path, shown), "changed", said) for _, path, said in changes]
     more = len(found) - MAX_SHOWN
     if more > 0:
         found[MAX_SHOWN:] = [
@@ -96,8 +95,8 @@ class _Compared:
         self._read: dict[str, Workflow | str] = {}
         self._moved: dict[str, str] = {}
 
-    def changes(self) -> Iterator[tuple[str, tuple[str, ...]]]:
-        """Path and sentences of each that differs."""
+    def changes(self) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+        """How grave it is, path and sentences of each that differs."""
         others = [path for path in self._changed_in_folder() if self._calls_us(path)]
         self._moved = self._find_moved(others)
         running = list(self._running())
@@ -107,7 +106,8 @@ class _Compared:
             there = self._moved.get(path, path)
             old, new = self._entry(0, there), self._entry(1, path)
             if (old and old.id) != (new and new.id) or there != path:
-                yield path, self._sentences(there, path)
+                grave, sentences = self._sentences(there, path)
+                yield grave, path, sentences
 
     def _running(self) -> Iterator[str]:
         """The workflow that runs, and what it uses of this repository, in either version, at any depth."""
@@ -147,16 +147,18 @@ class _Compared:
         new = [path for path in others if self._entry(0, path) is None]
         return {new[0]: gone[0]} if len(gone) == len(new) == 1 else {}
 
-    def _sentences(self, there: str, path: str) -> tuple[str, ...]:
+    def _sentences(self, there: str, path: str) -> tuple[int, tuple[str, ...]]:
         kind = "workflow" if path.startswith(f"{FOLDER}/") else "action"
         if self._entry(0, there) is None:
-            return (f"{kind} added",)
+            return HARMLESS, (f"{kind} added",)
         if self._entry(1, path) is None:
-            return (f"{kind} deleted",)
+            return GRAVEST, (f"{kind} deleted",)
         sentences = [f"moved from {there}"] if there != path else []
         old, new = self._workflow_at(0, there), self._workflow_at(1, path)
+        grave = GRAVEST
         if isinstance(old, Workflow) and isinstance(new, Workflow):
-            sentences += differences(old, new)
+            grave, said = ranked_differences(old, new)
+            sentences += said
         else:
             where, why = ("this commit", new) if isinstance(new, str) else ("the base commit", old)
             sentences.append(f"it can't be compared as it is at {where}: {why}")
@@ -164,7 +166,7 @@ class _Compared:
         if texts[0] != texts[1]:
             counted = "" if None in texts else f" ({count_lines(texts[0] or b'', texts[1] or b'')})"
             sentences.append(f"{kind} changed{counted}")
-        return tuple(sentences)
+        return grave, tuple(sentences)
 
     def _entry(self, side: int, path: str) -> TreeEntry | None:
         """Of a link, what it leads to."""

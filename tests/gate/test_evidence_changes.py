@@ -9,7 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.gate.evidence_changes import EvidenceChanges
+from keystone_action.gate.evidence_changes import evidence_changes
+from keystone_action.gate.leaves import Level
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.policies import Audit, Forbidden
 
@@ -31,12 +32,14 @@ def document(**sections: Any) -> dict[str, Any]:
         "gateway": Gateway(**gateway).model_dump() if isinstance(gateway, dict) else gateway,
         "agent": {"trace": sections.get("trace")},
         "resources": {"readable": sections.get("readable", [])},
+        "network": {"egress": {"allow": sections.get("hosts", [])}},
     }
 
 
 def told(before: dict[str, Any], after: dict[str, Any]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    found = EvidenceChanges.between(document(**before), document(**after))
-    return found.weakening, found.strengthening
+    found = sorted(evidence_changes(document(**before), document(**after)), key=lambda one: one.rank)
+    weakening = tuple(one.text for one in found if one.level < Level.STRICTER)
+    return weakening, tuple(one.text for one in found if one.level is Level.STRICTER)
 
 
 @pytest.mark.parametrize(

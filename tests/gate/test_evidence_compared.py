@@ -170,3 +170,49 @@ def test_without_a_base_nothing_is_known_to_be_changed(tmp_path: Path) -> None:
     assert specs_to_run(options).specs[0].changed_recordings == frozenset()
     with pytest.raises(UsageError):
         gated_specs(GatedOptions(specs=("keystone.yaml",), directory=tmp_path, spec_from="base"))
+
+
+SECRETS = """
+secrets:
+  - {name: TOKEN, source: "file:secrets/token.txt"}
+  - {name: OTHER, source: "command:sh tools/get.sh | tr -d x"}
+  - {name: THIRD, source: "command:python3 -c 'print(1)' && ./tools/third"}
+"""
+OF_SECRETS: dict[str, str] = {
+    "evals/keystone.yaml": SPEC + SECRETS,
+    "evals/secrets/token.txt": "one\n",
+    "evals/tools/get.sh": "echo one\n",
+    "evals/tools/third": "#!/bin/sh\necho one\n",
+    "evals/tools/other.sh": "echo one\n",
+}
+
+
+@pytest.mark.parametrize("large", [False, True])
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("secrets/token.txt", "(+1 −1)"),
+        ("tools/get.sh", "(+1 −1)"),
+        ("tools/third", "(+1 −2)"),
+        ("tools/other.sh", ""),
+    ],
+)
+def test_what_a_secret_is_read_from_or_made_by_is_a_file_that_the_spec_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, what: str, large: bool
+) -> None:
+    if large:
+        monkeypatch.setattr(base_commit, "WHOLE_FILES", 0)
+    found = compared(tmp_path, {f"evals/{name}": "echo two\n"}, OF_SECRETS)
+    assert sentences(found) == ([f"changed files: evals/{name} {what}"] if what else [])
+
+
+def test_a_file_of_a_secret_that_goes_or_comes_is_told(tmp_path: Path) -> None:
+    found = compared(tmp_path, {"evals/secrets/token.txt": None}, OF_SECRETS)
+    assert sentences(found) == ["changed files: evals/secrets/token.txt (deleted)"]
+
+
+def test_files_of_secrets_that_are_not_of_the_repository_are_none_of_its_files(tmp_path: Path) -> None:
+    outside = tmp_path / "outside.txt"
+    outside.write_text("secret\n")
+    spec = f"{SPEC}secrets: [{{name: A, source: 'file:{outside}'}}, {{name: B, source: 'file:~/token'}}]\n"
+    assert sentences(compared(tmp_path, {"README": "x"}, {"evals/keystone.yaml": spec})) == []

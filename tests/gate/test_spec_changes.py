@@ -136,7 +136,7 @@ def test_so_many_that_the_rest_is_counted(tmp_path: Path) -> None:
     after = changed(BASE, "invariants", {f"i{n}": {"weight": 1, "check": check} for n in range(50)})
     found = said(tmp_path, after, before)
     assert len(found) == MAX_DIFFERENCES + 1
-    assert found[-1] == "and 20 more differences"
+    assert found[-1].startswith("and 20 more differences, of i36, i37, i38, i39, i4, i40, ")
 
 
 def test_no_crowd_of_small_differences_hides_what_was_taken_away(tmp_path: Path) -> None:
@@ -167,6 +167,132 @@ def test_a_gate_that_is_lowered_stands_before_a_crowd_too(tmp_path: Path) -> Non
     after["invariants"]["cheap"]["check"]["max_tool_calls"] = 1000
     found = said(tmp_path, after, before)
     assert found[:2] == ("gate sealed true → passed", "cheap: check.max_tool_calls 10 → 1000")
+
+
+LOOK = {"type": "file_content", "path": "a", "contains": "x"}
+
+
+def crowd(tmp_path: Path, change: dict[str, dict[str, Any]], more: dict[str, Any] | None = None) -> tuple[str, ...]:
+    """What is said of this change among thirty weights that are a little more than before."""
+    many = {f"c{number:02}": {"weight": 1, "check": dict(LOOK)} for number in range(60)}
+    before = {**BASE, "invariants": {**many, "z": {"weight": 1, "check": dict(LOOK)}}}
+    after = yaml.safe_load(yaml.safe_dump(before)) | (more or {})
+    for number in range(30):
+        after["invariants"][f"c{number:02}"]["weight"] = 1.0001
+    for name, fields in change.items():
+        after["invariants"][name] = {**after["invariants"][name], **fields}
+    return said(tmp_path, after, before)
+
+
+def test_no_crowd_of_weights_that_hardly_change_hides_one_that_goes_or_a_pattern(tmp_path: Path) -> None:
+    found = crowd(tmp_path, {"c07": {"weight": 0}, "z": {"check": {**LOOK, "contains": "y"}}})
+    assert found[:2] == ("weight of c07 1 → 0", "z: check.contains x → y")
+    assert found[2].startswith("weight of c00 1 → 1.0001")
+    assert found[-1] == "and one more difference, of c29"
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "sentence"),
+    [
+        ({"z": {"on_skip": "ignore"}}, {}, "z: on_skip none → ignore"),
+        ({"z": {"check": {**LOOK, "contains": ["x"]}}}, {}, 'z: check.contains x → ["x"]'),
+        ({"z": {"timeout": 9}}, {}, "z: timeout none → 9"),
+        ({}, {"parallelism": {"matrix": {"m": [1, 2]}, "exclude": [{"m": 2}]}}, 'exclude [] → [{"m": 2}]'),
+        ({}, {"scoring": {"pass_threshold": 0.85, "retry_errors": 5}}, "retry_errors 0 → 5"),
+        ({}, {"scoring": {"pass_threshold": 0.85, "replica_aggregation": "any"}}, "replica_aggregation all → any"),
+        ({}, {"scoring": {"pass_threshold": 0.84}}, "threshold 0.85 → 0.84"),
+        ({}, {"gateway": {"ignore": [".*"]}}, "gateway.ignore has one pattern more: .*"),
+        ({}, {"gateway": {"prices": {"m": {"input": 0.0, "output": 0.0}}}}, "gateway.prices.m "),
+        ({}, {"network": {"egress": {"allow": ["evil.example"]}}}, "network.egress.allow has one host more"),
+        ({"z": {"check": {"type": "tests", "cmd": "t", "protect": ["!*"]}}}, {}, "z: check.protect"),
+        ({}, {"tags": ["slow"]}, 'tags [] → ["slow"]'),
+    ],
+)
+def test_what_a_crowd_does_not_hide(
+    tmp_path: Path, change: dict[str, dict[str, Any]], more: dict[str, Any], sentence: str
+) -> None:
+    found = crowd(tmp_path, change, more)
+    place = next(index for index, one in enumerate(found) if sentence in one)
+    assert not any(one.startswith("weight of ") for one in found[:place])
+
+
+def test_what_is_stricter_or_only_words_stands_behind_what_can_weaken(tmp_path: Path) -> None:
+    after = changed(BASE, "scoring.pass_threshold", 0.9)
+    after = changed(changed(after, "description", "other"), "invariants.x.check.path", "other")
+    assert said(tmp_path, after) == ("x: check.path x → other", "threshold 0.85 → 0.9", 'description "" → other')
+
+
+def test_a_check_that_went_does_not_hide_among_those_that_got_another_name(tmp_path: Path) -> None:
+    many = {f"c{number:02}": {"check": {"type": "file_exists", "path": f"{number}"}} for number in range(30)}
+    before = changed(BASE, "invariants", {**many, "gone": {"check": {"type": "file_exists", "path": "x"}}})
+    after = changed(BASE, "invariants", {f"new_{name}": check for name, check in many.items()})
+    found = said(tmp_path, after, before)
+    assert found[0] == "removed: gone"
+    assert found[1].startswith("renamed: c00 → new_c00, c01 → new_c01, ")
+
+
+def test_the_gates_among_those_that_went_are_named_first(tmp_path: Path) -> None:
+    many = {f"c{number:02}": {"check": {"type": "file_exists", "path": f"{number}"}} for number in range(60)}
+    gate = {"gate": True, "check": {"type": "file_exists", "path": "x"}}
+    before = changed(
+        BASE, "invariants", {**many, "z_sealed": gate, "kept": gate, "z_heavy": {**many["c00"], "weight": 9}}
+    )
+    found = said(tmp_path, changed(BASE, "invariants", {"kept": gate}), before)
+    assert found[0].startswith("removed: z_sealed (a gate), z_heavy, c00, c01, ")
+    assert len(found[0]) < 200
+
+
+def test_checks_that_outweigh_those_that_were_there_are_told(tmp_path: Path) -> None:
+    trivial = {"weight": 1000, "check": {"type": "file_absent", "path": "never"}}
+    found = said(tmp_path, changed(changed(BASE, "invariants.easy", trivial), "task.prompt", "x"))
+    assert found == ("added: easy, which have 100% of the weight", "task.prompt do it → x")
+
+
+def test_the_order_of_checks_is_a_difference(tmp_path: Path) -> None:
+    after = {**BASE, "invariants": dict(reversed(BASE["invariants"].items()))}
+    assert said(tmp_path, after) == ("the order of the checks changed",)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "sentence"),
+    [
+        ({"type": "json", "path": "a", "values": {"a": True}}, {"a": 1}, "x: check.values.a true → 1"),
+        ({"type": "json", "path": "a", "values": {"a": 1}}, {"a": 1.0}, "x: check.values.a changed"),
+        ({"type": "json", "path": "a", "values": {"a": "1"}}, {"a": 1}, "x: check.values.a changed"),
+        (
+            {"type": "json", "path": "a", "values": {"a": [{"b": True}]}},
+            {"a": [{"b": 1}]},
+            "x: check.values.a[0].b true → 1",
+        ),
+        ({"type": "json", "path": "a", "values": {"a": {"b": None}}}, {"a": {}}, "x: check.values.a.b changed"),
+        (
+            {"type": "json", "path": "a", "values": {"a": {"equals": None, "exists": True}}},
+            {"a": {"exists": True}},
+            "x: check.values.a.equals null → none",
+        ),
+    ],
+)
+def test_a_change_of_a_type_or_of_a_null_is_one_of_what_is_meant(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], sentence: str
+) -> None:
+    old = changed(BASE, "invariants.x.check", before)
+    assert said(tmp_path, changed(old, "invariants.x.check.values", after), old) == (sentence,)
+
+
+def test_rows_of_another_type_are_others(tmp_path: Path) -> None:
+    service = {"services": [{"name": "db", "type": "sqlite", "path": "a.db"}]}
+    check = {"type": "sql", "service": "db", "query": "select 1", "rows": [[True]]}
+    old = changed({**BASE, **service}, "invariants.x.check", check)
+    assert said(tmp_path, changed(old, "invariants.x.check.rows", [[1]]), old) == ("x: check.rows[0][0] true → 1",)
+
+
+def test_the_folder_of_the_checkout_in_a_text_is_not_cut_out_of_it(tmp_path: Path) -> None:
+    look = {"type": "file_content", "path": "log", "not_contains": "ERROR"}
+    old = changed(BASE, "invariants.x.check", look)
+    new = changed(old, "invariants.x.check.not_contains", f"{tmp_path / 'b'}ERROR")
+    (found,) = said(tmp_path, new, old)
+    assert found.startswith("x: check.not_contains")
+    assert said(tmp_path, new, new) == (), "a text that did not change"
 
 
 def test_other_tools_files_differ_by_what_they_ask_besides(tmp_path: Path) -> None:

@@ -137,6 +137,15 @@ def test_paths_are_relative_to_the_call_and_a_crowd_is_counted(tmp_path: Path) -
     assert said["../../.github/workflows"] == ["and 21 more workflows"]
 
 
+def test_no_crowd_of_workflows_hides_the_one_that_forgives(tmp_path: Path) -> None:
+    names = [f".github/workflows/{n:03}.yml" for n in range(30)]
+    base: dict[str, str] = dict.fromkeys([*names, ".github/workflows/z.yml"], BASE)
+    after: dict[str, str | None] = dict.fromkeys(names, BASE.replace("0.85", "0.85, annotations: 3"))
+    said = changes(tmp_path, {**after, ".github/workflows/z.yml": WEAK}, base)
+    assert next(iter(said)) == ".github/workflows/z.yml"
+    assert said[".github/workflows/z.yml"][0] == "threshold 0.85 → 0.5"
+
+
 def test_too_many_are_not_compared(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match="more than 200 workflows changed"):
         changes(tmp_path, {f".github/workflows/{n}.yml": BASE for n in range(201)})

@@ -102,7 +102,86 @@ def test_no_crowd_of_specs_hides_the_weaker_one(tmp_path: Path) -> None:
     assert first.startswith("> - `z.keystone.yaml`: threshold 0.9 → 0.1; ")
 
 
-@honest(FAMILY, CROWD, f"{CROWD}, spec by spec", sandbox="none")
+def weights(weight: str, z: str, pattern: str) -> str:
+    """Thirty checks of this weight, one with a weight and one with a pattern of its own."""
+    look = "check: {type: file_content, path: a, pattern: x}"
+    many = "".join(f"  c{n:02}: {{weight: {weight}, {look}}}\n" for n in range(30))
+    last = f"  y: {{{look.replace('pattern: x', f'pattern: {pattern}')}}}\n  z: {{weight: {z}, {look}}}\n"
+    return SPEC.replace("MORE", many + last)
+
+
+@hostile(FAMILY, f"{CROWD}, by weights", held_by="what can weaken most stands first", sandbox="none")
+def test_no_crowd_of_weights_hides_one_that_goes_or_a_weaker_pattern(tmp_path: Path) -> None:
+    base = {"keystone.yaml": weights("1", "1", "'^done$'"), "check.sh": SCRIPT}
+    job = judged(tmp_path, base, {"keystone.yaml": weights("1.0001", "0", "'.*'")})
+    line = next(line for line in run(job).summary.splitlines() if line.startswith("> - `keystone.yaml`"))
+    assert line.startswith("> - `keystone.yaml`: weight of z 1 → 0; y: check.pattern `^done$` → ")
+
+
+@hostile(FAMILY, f"{CROWD}, by files", held_by="what lost most stands first", sandbox="none")
+def test_no_crowd_of_files_hides_one_that_was_emptied(tmp_path: Path) -> None:
+    scripts = "".join(f"  c{n:02}: {{check: {{type: custom, script: s{n:02}.sh}}}}\n" for n in range(30))
+    base = {"keystone.yaml": SPEC.replace("MORE", scripts), "check.sh": SCRIPT}
+    base |= {f"s{n:02}.sh": SCRIPT for n in range(30)}
+    longer = {f"s{n:02}.sh": f"{SCRIPT}# more\n" for n in range(29)}
+    job = judged(tmp_path, base, {**longer, "s29.sh": "\n"})
+    assert "`keystone.yaml`: changed files: s29.sh (+1 −3, now empty), s00.sh (+1 −0), " in run(job).summary
+
+
+TYPES = "changes what a check asks so that it looks the same"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (
+            "{type: file_content, path: a, not_contains: ERROR}",
+            "{type: file_content, path: a, not_contains: ROOTERROR}",
+        ),
+        ("{type: json, path: a, values: {done: true}}", "{type: json, path: a, values: {done: 1}}"),
+    ],
+)
+@hostile(FAMILY, TYPES, held_by="values are compared one by one, with their types", sandbox="none")
+def test_a_change_of_meaning_is_never_one_of_the_text_alone(tmp_path: Path, before: str, after: str) -> None:
+    base = {"keystone.yaml": SPEC.replace("MORE", f"  z: {{check: {before}}}"), "check.sh": SCRIPT}
+    job = judged(tmp_path, base, {"x": "y"})
+    after = after.replace("ROOT", str(job.workspace))
+    (job.workspace / "keystone.yaml").write_text(SPEC.replace("MORE", f"  z: {{check: {after}}}"))
+    git(job.workspace, "commit", "-q", "-a", "-m", "another meaning")
+    summary = run(job).summary
+    assert "`keystone.yaml`: z: check." in summary
+    assert "only its text changed" not in summary
+
+
+@honest(FAMILY, TYPES, sandbox="none")
+def test_another_spelling_of_the_same_is_one_of_the_text_alone(tmp_path: Path) -> None:
+    before = "  z: {check: {type: json, path: a, values: {done: true, n: 1}}}"
+    after = "  z:  # the same\n    check: {path: a, type: json, values: {n: 1, done: true}}"
+    base = {"keystone.yaml": SPEC.replace("MORE", before), "check.sh": SCRIPT}
+    job = judged(tmp_path, base, {"keystone.yaml": SPEC.replace("MORE", after)})
+    assert "`keystone.yaml`: only its text changed, not what it means\n" in run(job).summary
+
+
+SECRET = "changes the script that makes a secret"
+
+
+@hostile(FAMILY, SECRET, held_by="what a secret is made by is among the files that are compared", sandbox="none")
+def test_a_script_that_makes_a_secret_is_seen(tmp_path: Path) -> None:
+    spec = SPEC.replace("MORE", "secrets: [{name: TOKEN, source: 'command:sh get.sh'}]\n")
+    base = {"keystone.yaml": spec, "check.sh": SCRIPT, "get.sh": "echo token-of-the-team\n"}
+    job = judged(tmp_path, base, {"get.sh": "echo token-of-others\n"})
+    assert "`keystone.yaml`: changed files: get.sh (+1 −1)\n" in run(job).summary
+
+
+@honest(FAMILY, SECRET, sandbox="none")
+def test_a_script_beside_it_is_nothing(tmp_path: Path) -> None:
+    spec = SPEC.replace("MORE", "secrets: [{name: TOKEN, source: 'command:sh get.sh'}]\n")
+    base = {"keystone.yaml": spec, "check.sh": SCRIPT, "get.sh": "echo token-of-the-team\n", "set.sh": "x"}
+    job = judged(tmp_path, base, {"set.sh": "y"})
+    assert "alters its own gate" not in run(job).summary
+
+
+@honest(FAMILY, CROWD, f"{CROWD}, spec by spec", f"{CROWD}, by weights", f"{CROWD}, by files", sandbox="none")
 def test_a_crowd_that_weakens_nothing_is_told_in_its_order(tmp_path: Path) -> None:
     job = judged(tmp_path, crowd("one"), {**crowd("one"), "expected/000.txt": "two\n"})
     assert "`keystone.yaml`: changed files: expected/000.txt (+1 −1)\n" in run(job).summary

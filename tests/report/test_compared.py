@@ -15,7 +15,15 @@ from support.shard_runs import cell, spec, whole
 from keystone_action.report import console
 from keystone_action.report.render import render
 from keystone_action.report.results import render_results
-from keystone_action.report.sentences.compared import MAX_CHANGED_SPECS, MAX_ROWS, baseline_lines, gate_lines, gate_view
+from keystone_action.report.sentences.compared import (
+    MAX_CHANGE,
+    MAX_CHANGED_SPECS,
+    MAX_GATE,
+    MAX_ROWS,
+    baseline_lines,
+    gate_lines,
+    gate_view,
+)
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document, run_to_document
@@ -283,6 +291,26 @@ def test_worst_first_and_bounded() -> None:
     assert "… and 13 more in results.json." in text
     specs = [SpecChange(f"evals/{n}.yaml", "added") for n in range(MAX_CHANGED_SPECS + 2)]
     assert "… and 2 files more" in render_summary(run(spec_changes=changes(*specs)))
+
+
+def test_a_crowd_of_differences_is_cut_between_two_and_counted() -> None:
+    crowd = [f"{n:03} {'x' * 200}" for n in range(40)]
+    (line,) = gate_view(changes(SpecChange("a.yaml", "changed", tuple(crowd)))).lines
+    assert line[1].startswith("; ".join(crowd[:2]))
+    kept = line[1].count("x; ")
+    assert line[1].endswith(f"; … {40 - kept} more in results.json")
+    assert len(line[1]) < MAX_CHANGE + 50
+
+
+def test_of_a_crowd_of_specs_each_is_told_the_first_at_length() -> None:
+    crowd = tuple(f"{n:03} {'x' * 200}" for n in range(40))
+    many = [SpecChange(f"evals/{n}.yaml", "changed", crowd) for n in range(MAX_CHANGED_SPECS)]
+    found = gate_view(changes(*many))
+    assert len(found.lines) == MAX_CHANGED_SPECS
+    assert all(text.startswith("000 ") for _, text in found.lines)
+    assert len(found.lines[0][1]) > len(found.lines[-1][1])
+    assert sum(len(text) for _, text in found.lines) < MAX_GATE + MAX_CHANGED_SPECS * 400
+    assert "Cut here" not in render_summary(run(spec_changes=changes(*many)))
 
 
 def test_hostile_text_is_text() -> None:

@@ -30,6 +30,11 @@ MAX_ROWS = 30
 MAX_CHANGED_SPECS = 50
 MAX_NAMES = 10
 MAX_SENTENCE = 1_500
+MAX_CHANGE = 3_000
+"""Characters about one spec."""
+MAX_GATE = 30_000
+"""Characters about all specs; those that stand behind get less."""
+_LEAST = 300
 _WORTH_SAYING = 0.05
 """False alarms to be expected that are fewer than this need no sentence."""
 ICONS: dict[ChangeKind, str] = {
@@ -63,9 +68,12 @@ def gate_view(changes: SpecChanges | None) -> GateView | None:
         return None
     found = (*changes.workflows, *changes.specs)  # what calls the gate can weaken all of it
     shown = found[:MAX_CHANGED_SPECS]
-    lines = tuple((one.path, change_sentence(one)) for one in shown)
+    lines, room = [], MAX_GATE
+    for one in shown:
+        lines.append((one.path, change_sentence(one, max(_LEAST, min(MAX_CHANGE, room)))))
+        room -= len(lines[-1][1])
     unknown = bool(changes.problem) and not found
-    return GateView(_one_line(_gate_headline(changes)), lines, len(found) - len(shown), unknown)
+    return GateView(_one_line(_gate_headline(changes)), tuple(lines), len(found) - len(shown), unknown)
 
 
 def _gate_headline(changes: SpecChanges) -> str:
@@ -87,15 +95,23 @@ def _gate_headline(changes: SpecChanges) -> str:
     return f"The specs of {name} decided{as_there}; those of this change differ and had no effect{less}:"
 
 
-def change_sentence(change: SpecChange) -> str:
-    """What became of one spec, in one line: `threshold 0.85 → 0.5; removed: tests_pass`."""
+def change_sentence(change: SpecChange, longest: int = MAX_CHANGE) -> str:
+    """What became of one spec, in one line: `threshold 0.85 → 0.5; removed: tests_pass`. What there is no room for is
+    counted; the gravest stand first."""
     first = {"added": "spec added", "deleted": "spec deleted", "changed": ""}[change.change]
-    return _one_line("; ".join(filter(None, [first, *change.differences])))
+    sentences = [" ".join(one.splitlines()) for one in (first, *change.differences) if one]
+    text = ""
+    for number, one in enumerate(sentences):
+        longer = f"{text}; {one}" if text else _one_line(one, longest)
+        if len(longer) > longest:
+            return f"{text}; … {len(sentences) - number} more in results.json"
+        text = longer
+    return text
 
 
-def _one_line(text: str) -> str:
+def _one_line(text: str, longest: int = MAX_SENTENCE) -> str:
     """A line break in a name or a value must not end a sentence, and with it what it says of the rest."""
-    return first_line(" ".join(text.splitlines()), MAX_SENTENCE)
+    return first_line(" ".join(text.splitlines()), longest)
 
 
 def gate_lines(changes: SpecChanges | None) -> Iterator[str]:
