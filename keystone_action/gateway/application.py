@@ -19,7 +19,7 @@ from keystone_action.gateway.conversation import Receive, Reply, Request, Scope,
 from keystone_action.gateway.exchange import Asked, Provider
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
 from keystone_action.gateway.relay import Lost, Relay, Source, failure_of
-from keystone_action.gateway.request_body import parsed_body, with_usage
+from keystone_action.gateway.request_body import bodies_of, other_models, parsed_body, upstreams_named, with_usage
 from keystone_action.gateway.routes import SHOWN, Route, problem_of_query, provider_for, route_of
 from keystone_action.gateway.secret_bytes import shapes_of
 from keystone_action.gateway.upstreams import Client, Upstream
@@ -107,6 +107,9 @@ class Application:
             shrink(len(body or b""))
             if (look := self._settings.look_through) is not None:
                 await self._bodies.read(len(body or b""), partial(look, request.target, body or b""))
+            if body is not None and route.counted is not None:
+                counted = partial(_read, route.counted, request.path, body)
+                self._allowed((await self._bodies.read(len(body), counted))[0])
             if route.provider is None or body is None:
                 await self._pass_without_reading(request, route, body, reply)
                 return
@@ -147,6 +150,8 @@ class Application:
         """Raises Refusal."""
         if asked.background:
             raise Refusal(400, "background: true is not let through: nobody would see what it came to")
+        if asked.upstreams:
+            raise Refusal(400, f"fields that name another upstream are not let through: {', '.join(asked.upstreams)}")
         if asked.run_by_provider and self._settings.deny_tools_of_provider:
             tools = ", ".join(asked.run_by_provider)
             raise Refusal(400, f"tools that the provider runs are not let through (provider_tools: deny): {tools}")
@@ -222,6 +227,15 @@ def _read(provider: Provider, path: str, body: bytes) -> tuple[Asked, bytes, boo
     """What a body asks for; the body that is sent, and whether we asked for usage in it. Raises Refusal."""
     parsed = parsed_body(body)
     asked = provider.asked(parsed, path)
+    inner = [provider.asked(one, path) for one in bodies_of(parsed)[1:]]
+    ran = [name for one in inner for name in one.run_by_provider]
+    asked = replace(
+        asked,
+        background=asked.background or any(one.background for one in inner),
+        other_models=other_models(parsed, asked.model),
+        upstreams=upstreams_named(parsed),
+        run_by_provider=tuple(dict.fromkeys((*asked.run_by_provider, *ran))),
+    )
     if provider.title.endswith("Chat Completions") and asked.streams:
         return asked, *with_usage(body, parsed)
     return asked, body, False

@@ -51,11 +51,14 @@ class ToolResult:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for. model: empty where it names none. tools: the names that it offers. run_by_provider:
+    """What a request asks for. model: empty where it names none. other_models: that may answer in its place.
+    upstreams: fields that would lead it to another provider. tools: the names that it offers. run_by_provider:
     those among its tools that the provider would run itself, and what else it would reach out for. conversation: how
     many messages it has."""
 
     model: str
+    other_models: tuple[str, ...] = ()
+    upstreams: tuple[str, ...] = ()
     streams: bool = False
     background: bool = False
     tools: tuple[str, ...] = ()

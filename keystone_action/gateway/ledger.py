@@ -214,7 +214,7 @@ class Ledger:
                 exchange.tokens, exchange.cost_usd = earlier.tokens, earlier.cost_usd
                 results = (*earlier.asked.results, *results)
         # Of its tools only whether there are any: lists of long names would fill our memory.
-        exchange.asked = replace(asked, results=results, tools=asked.tools[:1], run_by_provider=())
+        exchange.asked = replace(asked, results=results, tools=asked.tools[:1], run_by_provider=(), other_models=())
         self._exchanges[self._spent.requests] = exchange
         return exchange
 
@@ -282,11 +282,14 @@ class Ledger:
         )
 
     def _admit(self, api: str, asked: Asked) -> None:
-        if self._models and not any(fnmatchcase(asked.model, glob) for glob in self._models):
-            allowed = ", ".join(self._models)
-            raise Refusal(400, f"the model {asked.model or '(none)'} is not let through; gateway.models has {allowed}")
-        if self._counts_money and not is_priced(api, asked.model, self._prices):
-            raise Refusal(400, f"the model {asked.model or '(none)'} has no price; add one to gateway.prices")
+        # Some routers take several names, parted by commas.
+        for model in (*map(str.strip, asked.model.split(",")), *asked.other_models):
+            named = model[:NAME_LIMIT] or "(none)"
+            if self._models and not any(fnmatchcase(model, glob) for glob in self._models):
+                allowed = ", ".join(self._models)
+                raise Refusal(400, f"the model {named} is not let through; gateway.models has {allowed}")
+            if self._counts_money and not is_priced(api, model, self._prices):
+                raise Refusal(400, f"the model {named} has no price; add one to gateway.prices")
         self._check_limits()
 
     def _check_limits(self) -> None:

@@ -3,14 +3,40 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from keystone_action.evidence.trace_readers.values import NAME_LIMIT, mapping, text
 from keystone_action.gateway.ledger import Refusal
 
+_MODELS = ("models", "fallback_models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "route")
+"""Where routers (OpenRouter, LiteLLM and others) are told of models that may answer in place of the first one."""
+_ORDERS = {"", "fallback", "sort"}
+"""What `route` is otherwise: a way to choose among them."""
+_UPSTREAMS = frozenset(
+    {
+        *("api_base", "api_key", "api_type", "api_version", "azure_ad_token", "azure_endpoint", "base_url", "endpoint"),
+        *("aws_access_key_id", "aws_bedrock_runtime_endpoint", "aws_profile_name", "aws_region_name", "aws_role_name"),
+        *("aws_secret_access_key", "aws_session_token", "aws_sts_endpoint", "aws_web_identity_token", "region_name"),
+        *("vertex_ai_location", "vertex_ai_project", "vertex_credentials", "vertex_location", "vertex_project"),
+        *("custom_llm_provider", "deployment_id", "extra_headers", "extra_query", "litellm_params", "model_list"),
+        *("organization", "proxy", "router_settings", "user_config"),
+        *("bootstrap_host", "bootstrap_port", "kv_transfer_params"),
+    }
+)
+"""Fields by which LiteLLM, vLLM and SGLang ask somebody else, or on another account."""
+_ROUTED = ("order", "only")
+"""Of OpenRouter's `provider` and of gateways of its kind: who is to answer."""
+_WITHIN = ("extra_body", "generateContentRequest", "generate_content_request")
+"""Objects whose fields a router, or Gemini where it counts tokens, takes for those of the body."""
 _NAMES_READ = frozenset(
     {
+        *_MODELS,
+        *_UPSTREAMS,
+        *_WITHIN,
         "background",
+        "cachedContent",
+        "cached_content",
         "contents",
         "functions",
         "input",
@@ -19,6 +45,8 @@ _NAMES_READ = frozenset(
         "model",
         "plugins",
         "prompt",
+        "provider",
+        "providerOptions",
         "search_parameters",
         "service_tier",
         "stream",
@@ -31,6 +59,8 @@ _NAMES_READ = frozenset(
 )
 """What limits and rules read of a body."""
 _IN_OTHER_LETTERS = {name.casefold(): name for name in _NAMES_READ}
+_MODELS_LIMIT = 100
+"""Other models that a body may name."""
 MARKS_LIMIT = 1_000_000
 """Of the marks that begin or part values: each costs far more memory and time than its byte."""
 
@@ -97,3 +127,62 @@ def with_usage(body: bytes, parsed: Mapping[str, Any]) -> tuple[bytes, bool]:
         return body, False
     changed = {**parsed, "stream_options": {**(options or {}), "include_usage": True}}
     return json.dumps(changed).encode(), True
+
+
+def bodies_of(parsed: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The body, and the objects in it whose fields are taken for its own."""
+    found = [parsed]
+    for one in found:
+        found += [one[name] for name in _WITHIN if isinstance(one.get(name), dict)]
+    return found
+
+
+def other_models(parsed: Mapping[str, Any], model: str) -> tuple[str, ...]:
+    """The models that a body names besides the one that is asked. Raises Refusal."""
+    told = [text(one, "model").removeprefix("models/") for one in bodies_of(parsed)]
+    named = [name for one in bodies_of(parsed) for name in _models_in(one)]
+    gateway = mapping(mapping(parsed, "providerOptions"), "gateway")
+    found = dict.fromkeys(filter(None, (*told, *named, *_models_in(gateway))))
+    if len(found) > _MODELS_LIMIT:
+        raise Refusal(400, f"a request may name {_MODELS_LIMIT} models")
+    return tuple(name for name in found if name[:NAME_LIMIT] != model)
+
+
+def _models_in(body: Mapping[str, Any]) -> Iterator[str]:
+    for name in _MODELS:
+        found = _names_in(body.get(name))
+        yield from (one for one in found if name != "route" or one not in _ORDERS)
+
+
+def _names_in(value: Any) -> list[str]:
+    """Names of models as a list, as objects with a `model`, or as lists by the model that they stand in for."""
+    found: list[str] = []
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, str):
+            found.append(one)
+        elif isinstance(one, list):
+            waiting += one
+        elif isinstance(one, dict):
+            waiting += [one["model"]] if "model" in one else one.values()
+    return found
+
+
+def upstreams_named(parsed: Mapping[str, Any]) -> tuple[str, ...]:
+    """The fields of a body that would lead it elsewhere than to the provider of the spec."""
+    found = [name for one in bodies_of(parsed) for name in one if name in _UPSTREAMS and one[name] is not None]
+    fallbacks = [parsed.get(name) for name in _MODELS]
+    inner = (one for many in fallbacks if isinstance(many, list) for one in many if isinstance(one, dict))
+    found += [name for one in inner for name in one if name in _UPSTREAMS]
+    routing = {
+        "provider": [one.get("provider") for one in bodies_of(parsed)],
+        "providerOptions": [mapping(parsed, "providerOptions").get("gateway")],
+    }
+    for name, told in routing.items():
+        found += [name for one in told if isinstance(one, str) or (isinstance(one, dict) and _is_routed(one))]
+    return tuple(dict.fromkeys(found))
+
+
+def _is_routed(routing: Mapping[str, Any]) -> bool:
+    return any(routing.get(name) for name in _ROUTED)

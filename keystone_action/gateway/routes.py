@@ -41,10 +41,11 @@ with `$` are more of them."""
 @dataclass(frozen=True, slots=True)
 class Route:
     """A request that passes. below: its path below the base URL that the provider has. provider: how it is read; None
-    for what costs nothing: counting tokens, lists of models."""
+    for what costs nothing: counting tokens, lists of models. counted: how the body is read whose tokens are counted."""
 
     below: str
     provider: Provider | None
+    counted: Provider | None = None
 
 
 def route_of(api: str, method: str, path: str) -> Route | None:
@@ -53,9 +54,9 @@ def route_of(api: str, method: str, path: str) -> Route | None:
         return None
     for wanted, pattern, reader in ROUTES[api]:
         if method == wanted and re.fullmatch(pattern, path):
-            return Route(
-                path.removeprefix("/v1") if api == "openai" else path, provider_for(api, reader) if reader else None
-            )
+            below = path.removeprefix("/v1") if api == "openai" else path
+            provider = provider_for(api, reader)
+            return Route(below, provider) if reader else Route(below, None, provider if method == "POST" else None)
     return None
 
 

@@ -213,6 +213,50 @@ def test_what_a_provider_would_fetch_is_refused_where_its_tools_are_denied(reque
         assert one.ask(path, body).status_code == 200
 
 
+def counted(path: str, body: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """The same request where its tokens are counted, in each form that there is of it."""
+    if path.startswith("/anthropic"):
+        return [(f"{path}/count_tokens", body)]
+    path = path.replace(":generateContent", ":countTokens")
+    inner = {"model": "models/g", **body}
+    return [(path, body), (path, {"generateContentRequest": inner}), (path, {"generate_content_request": inner})]
+
+
+COUNTED = [
+    (path, body, named)
+    for (path_, body_), named in [
+        *((request, named) for request, named in REACHES_OUT if not request[0].startswith("/openai")),
+        (("/anthropic/v1/messages", {**ASK, "tools": [{"type": "web_fetch_20250910", "name": "web_fetch"}]}), "fetch"),
+        (("/anthropic/v1/messages", {**ASK, "mcp_servers": [{"url": URL}]}), "mcp_servers"),
+        (("/gemini/v1beta/models/g:generateContent", {"tools": [{"urlContext": {}}]}), "urlContext"),
+        (("/gemini/v1beta/models/g:generateContent", {"cachedContent": "cachedContents/1"}), "cachedContent"),
+    ]
+    for path, body in counted(path_, body_)
+]
+
+
+@pytest.mark.parametrize(("path", "body", "named"), COUNTED)
+def test_what_a_provider_would_fetch_is_refused_when_tokens_are_counted_too(path, body, named):
+    with world(deny_tools_of_provider=True) as one:
+        found = one.ask(path, body)
+        assert (found.status_code, named in found.json()["error"]["message"]) == (400, True)
+        assert one.behind.asked == []
+    with world() as one:
+        assert one.ask(path, body).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        *counted(*anthropic_with({"type": "text", "text": URL})),
+        *counted(*gemini_with({"inlineData": {"data": "aGk="}}, tools=[{"functionDeclarations": [{"name": "f"}]}])),
+    ],
+)
+def test_tokens_of_what_nobody_fetches_are_counted(path, body):
+    with world(deny_tools_of_provider=True) as one:
+        assert one.ask(path, body).status_code == 200
+
+
 @pytest.mark.parametrize(
     "request_",
     [

@@ -86,11 +86,16 @@ class World:
 
 @contextmanager
 def world(
-    *answers: Says, limits: Limits | None = None, silent: float = 600, is_broken: bool = False, **settings: Any
+    *answers: Says,
+    limits: Limits | None = None,
+    models: tuple[str, ...] = (),
+    silent: float = 600,
+    is_broken: bool = False,
+    **settings: Any,
 ) -> Iterator[World]:
-    """answers: of the provider. silent: seconds that it may think. is_broken: defects are expected. settings: of the
-    cell."""
-    ledger, gateways, spent = Ledger(limits), Gateways(silent=silent), []
+    """answers: of the provider. models: `gateway.models`. silent: seconds that it may think. is_broken: defects are
+    expected. settings: of the cell."""
+    ledger, gateways, spent = Ledger(limits, models=models), Gateways(silent=silent), []
     gateways.start()
     try:
         limits_of_client = httpx.Limits(max_connections=None)

@@ -55,7 +55,7 @@ class Gemini(Provider):
             tools=names_of(declared),
             run_by_provider=(
                 *(name[:NAME_LIMIT] for tool in tools for name in tool if name not in _CLIENT_TOOLS),
-                *present(body),
+                *present(body, "cachedContent", "cached_content"),
                 *reaches_out(body, model, "contents", "systemInstruction", "system_instruction"),
             ),
             results=tuple(_result(response) for response in responses),
