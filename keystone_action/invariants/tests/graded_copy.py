@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,18 +19,20 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from keystone_action.errors import raise_unless_agent
+from keystone_action.files.globs import matcher
 from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, display_path, read_inside
 from keystone_action.files.protect import TakenBack, let_in, put, take_back
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.tests import planted_modules
+from keystone_action.invariants.tests import planted_modules, rivals
 from keystone_action.invariants.tests.planted_modules import ModuleRule
+from keystone_action.invariants.tests.rivals import Held
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import AuthorPath, StrictModel, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrMapping
 
 if TYPE_CHECKING:
-    from keystone_action.files.changes.entries import Change
+    from keystone_action.files.changes.entries import Change, FileState
     from keystone_action.invariants.base import CheckContext
     from keystone_action.sandbox.base import Sandbox
 
@@ -100,7 +102,9 @@ class CannotPrepare(Exception):  # noqa: N818 - an outcome: the check fails
 class GradedCopy:
     """A prepared copy. private: our directory in it, relative. taken_back: what was undone. untrusted: files that the
     agent added or changed and that are still as it left them. guard: where the import guard is, None without one;
-    allowed: the files that it lets be. planted: modules of the agent's that were taken out."""
+    allowed: the files that it lets be. planted: modules of the agent's that were taken out. held: modules of Python
+    that have to be what runs. rivals: the agent's files that were taken away because they would have run instead → of
+    which."""
 
     sandbox: Sandbox
     private: str
@@ -111,6 +115,8 @@ class GradedCopy:
     guard: Path | None = None
     allowed: tuple[str, ...] = ()
     planted: tuple[str, ...] = ()
+    held: tuple[str, ...] = ()
+    rivals: Mapping[str, str] = field(default_factory=dict)
     trusted: tuple[str, ...] = ()
     """Folders in it, as code inside names them, that are wholly the author's and hold the author's own pytest."""
 
@@ -156,6 +162,8 @@ class GradedCopy:
             self.guard,
             workspace=self.sandbox.workspace_inside,
             allowed=self.allowed,
+            held=self.held,
+            injected={path: content for path, content in self.injected.items() if path.endswith(".py")},
             path=inside,
             notes=f"{self.inside}/{planted_modules.NOTES}",
             keys=keys,
@@ -170,12 +178,16 @@ class GradedCopy:
     def with_passed_over(self, outcome: Outcome) -> Outcome:
         """The outcome of a run on this copy, with what of the agent's modules was passed over. Blocks."""
         noted = planted_modules.read_notes(self.sandbox.workspace, f"{self.private}/{planted_modules.NOTES}")
-        paths = list(dict.fromkeys([*self.planted, *noted]))
-        if not paths:
+        paths = [path for path in dict.fromkeys([*self.planted, *noted]) if path not in self.rivals]
+        if not paths and not self.rivals:
             return outcome
-        details = {**outcome.details, "passed_over": [display_path(path) for path in paths[:100]]}
+        details = dict(outcome.details)
+        for name, found in (("passed_over", paths), ("taken_away", list(self.rivals))):
+            if found:
+                details[name] = [display_path(path) for path in found[:100]]
         first, newline, rest = outcome.message.partition("\n")
-        return replace(outcome, message=first + planted_modules.sentence(paths) + newline + rest, details=details)
+        said = planted_modules.sentence(paths) + rivals.sentence(self.rivals)
+        return replace(outcome, message=first + said + newline + rest, details=details)
 
 
 async def prepare(
@@ -205,13 +217,20 @@ def _prepare(
 ) -> GradedCopy:
     workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
     trusted = _with_pytest(originals, context.check_environment.get("PYTHONPATH"), sandbox.workspace_inside)
+    protected = (*PROTECTED, *protect, *_whole(trusted))
+    held = _held(context.evidence.before, injected, protected) if rule is not None else Held(())
+    taken_away: dict[str, str] = {}
     try:
-        taken_back = take_back(workspace, originals, changes, (*PROTECTED, *protect, *_whole(trusted)))
+        taken_back = take_back(workspace, originals, changes, protected)
         done = {*taken_back.restored, *taken_back.removed}
         links = [change for change in changes if _is_linked_folder(change) and change.path not in done]
         taken_back += take_back(workspace, originals, links, ("**",))
         planted = rule.find_planted(changes, injected) if rule is not None else []
-        take_back(workspace, originals, planted, ("**",))
+        if rule is not None:
+            others = [change for change in changes if change.path not in done]
+            taken_away = held.rivals(others, context.evidence.before, rule.exempts)
+        planted_or_rival = [*planted, *(change for change in changes if change.path in taken_away)]
+        take_back(workspace, originals, planted_or_rival, ("**",))
         for place, content in injected.items():
             put(workspace, place, content, originals)
     except (PathProblem, OSError) as error:
@@ -222,7 +241,7 @@ def _prepare(
     let_in(workspace)
     (workspace / private).mkdir(0o755)
     give_to_owner(workspace, workspace / private)
-    settled = {*taken_back.restored, *taken_back.removed, *injected, *(change.path for change in planted)}
+    settled = {*taken_back.restored, *taken_back.removed, *injected, *(change.path for change in planted), *taken_away}
     return GradedCopy(
         sandbox=sandbox,
         private=private,
@@ -233,8 +252,17 @@ def _prepare(
         guard=guard,
         allowed=tuple(rule.find_allowed(context.evidence, injected)) if rule is not None else (),
         planted=tuple(change.path for change in planted),
+        held=tuple(sorted(path for path in held.paths if path.endswith(".py"))),
+        rivals=taken_away,
         trusted=tuple(f"{sandbox.workspace_inside}/{folder}" for folder in trusted),
     )
+
+
+def _held(before: Mapping[str, FileState], injected: Collection[str], protected: Sequence[str]) -> Held:
+    """What is injected, and the author's files among those that are protected."""
+    is_protected = matcher([pattern.rstrip("/") for pattern in protected], dot=True, inside=True)
+    authors = {path for path, state in before.items() if state.kind == "file" and is_protected(path)}
+    return Held.of({*authors, *injected})
 
 
 def _with_pytest(originals: Path | None, search_path: str | None, workspace: str) -> list[str]:

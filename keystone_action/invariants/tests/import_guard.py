@@ -1,12 +1,13 @@
 """Keeps Python from taking modules of the standard library, or of installed distributions, from a workspace; a program
 of its own, which every interpreter that tests start imports as `sitecustomize`, from a directory on PYTHONPATH.
 
-`guard.json` beside it: `{"workspace": path, "allowed": [relative paths of the author's files], "path": [entries of
-PYTHONPATH that lie in the workspace], "notes": file, "keys": file for `unittest_record.py` or null}`. An import that
-both the workspace and something outside of it could serve is served from outside, unless the file in the workspace is
-allowed; which one was passed over goes to the notes. The same holds for each part of a namespace package. The rule is
-in the finder itself, so it holds for late imports, too (`pdb` when a test fails), and wherever `sys.path` has the
-workspace.
+`guard.json` beside it: `{"workspace": path, "allowed": [relative paths of the author's files], "held": [relative paths
+of injected and protected modules], "injected": {relative path: content in base64}, "path": [entries of PYTHONPATH that
+lie in the workspace], "notes": file, "keys": file for `unittest_record.py` or null}`. An import that both the workspace
+and something outside of it could serve is served from outside, unless the file in the workspace is allowed; which one
+was passed over goes to the notes. The same holds for each part of a namespace package. An import that both a file of
+the agent's and a held one could serve is served by the held one. The rule is in the finder itself, so it holds for
+late imports, too (`pdb` when a test fails), and wherever `sys.path` has the workspace.
 
 It runs under the sandbox's python3, so it is written for 3.8.
 """
@@ -17,14 +18,14 @@ import json
 import os
 import sys
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
+from importlib.util import module_from_spec, spec_from_file_location
 from typing import Any
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 FREE = frozenset({"test", "tests", "sitecustomize", "usercustomize"})
 """Names that some distributions take without need, and that nobody else imports; the last two are protected files."""
 
-WATCHED = frozenset({"unittest.main", "pytest.__main__"})
+WATCHED = frozenset({"unittest.main", "pytest.__main__", "_pytest.main", "_pytest.assertion.rewrite"})
 MARK = "KEYSTONE_INSIDE_TESTS"
 
 
@@ -35,6 +36,8 @@ class Guard:
         self._find = find
         self._workspace = os.path.join(os.path.realpath(order["workspace"]), "")
         self._allowed = frozenset(order["allowed"])
+        self._held = frozenset(order["held"])
+        self._folders = frozenset(folder for path in order["held"] for folder in _folders_above(path))
         self._notes, self._keys = order["notes"], order["keys"]
         self._noted: set[str] = set()
         self._known: dict[str, bool] = {}
@@ -45,27 +48,70 @@ class Guard:
         locations: Any = getattr(spec, "submodule_search_locations", None)
         if hasattr(locations, "_path_finder"):  # a namespace package looks again whenever its search path changes
             locations._path_finder = self._look_again
-        if self._keys is not None and name in WATCHED:
+        if name in WATCHED:
             self._watch(name, spec)
         return spec
 
     def _watch(self, name: str, spec: Any) -> None:
-        """Have runs of unittest recorded, but those that tests of pytest start."""
-        if name != "unittest.main":
+        """Have runs of unittest recorded, but those that tests of pytest start, and what is collected compared."""
+        if name == "pytest.__main__":
             os.environ[MARK] = "1"
         elif hasattr(spec, "loader"):
-            load, keys = spec.loader.exec_module, self._keys
+            load = spec.loader.exec_module
 
             def load_and_watch(module: Any) -> None:
                 load(module)
                 if module.__name__ == name:
-                    from keystone_unittest_record import watch  # type: ignore[import-not-found]
-
-                    watch(module, self._workspace, keys)
+                    self._loaded(name, module)
 
             spec.loader.exec_module = load_and_watch
 
+    def _loaded(self, name: str, module: Any) -> None:
+        from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
+
+        if name == "unittest.main" and self._keys is not None:
+            from keystone_unittest_record import watch  # type: ignore[import-not-found]
+
+            watch(module, self._workspace, self._keys)
+        elif name == "_pytest.main":
+            INJECTED.watch_session(module.Session)
+        elif name == "_pytest.assertion.rewrite":
+            INJECTED.watch_loader(module.AssertionRewritingHook)
+
     def _choose(self, name: str, path: Any, target: Any = None) -> Any:
+        spec = self._choose_outside(name, path, target)
+        origin = getattr(spec, "origin", None) if _is_module(spec) else None
+        if not self._held or origin is None or not self._lies_inside(os.path.dirname(origin)):
+            return spec
+        relative = os.path.realpath(origin)[len(self._workspace) :]
+        if relative in self._allowed or relative in self._held:
+            return spec
+        return self._held_instead(name, path, relative) or spec
+
+    def _held_instead(self, name: str, path: Any, relative: str) -> Any:
+        """The held module, or the folder above one, that a file of the agent's would stand for; None where there is
+        none. relative: that file's path, for the notes."""
+        entries = [(entry, name.rpartition(".")[2]) for entry in (sys.path if path is None else path)]
+        if path is not None:  # whatever the agent's package says of where its modules lie
+            entries += [(entry, name.replace(".", os.sep)) for entry in sys.path]
+        for entry, tail in entries:
+            if not self._is_inside(entry):
+                continue
+            place = os.path.join(os.path.realpath(entry or os.curdir), tail)
+            inner = place[len(self._workspace) :]
+            for file, locations in ((inner + ".py", None), (os.path.join(inner, "__init__.py"), [place])):
+                if file in self._held:
+                    self._note(relative)
+                    where = os.path.join(self._workspace, file)
+                    return spec_from_file_location(name, where, submodule_search_locations=locations)
+            if inner in self._folders:
+                namespace = self._find(name, [os.path.dirname(place)])
+                if _is_namespace(namespace):
+                    self._note(relative)
+                    return namespace
+        return None
+
+    def _choose_outside(self, name: str, path: Any, target: Any = None) -> Any:
         entries = sys.path if path is None else list(path)
         inside = [entry for entry in entries if self._is_inside(entry)]
         if name in FREE or not inside or len(inside) == len(entries):
@@ -112,6 +158,10 @@ class Guard:
         relative = os.path.realpath(place)[len(self._workspace) :]
         if relative in self._allowed or any(one.startswith(relative + os.sep) for one in self._allowed):
             return True
+        self._note(relative)
+        return False
+
+    def _note(self, relative: str) -> None:
         if relative not in self._noted:
             self._noted.add(relative)
             try:
@@ -119,7 +169,11 @@ class Guard:
                     notes.write(json.dumps(relative) + "\n")
             except OSError:
                 pass  # it is for people only
-        return False
+
+
+def _folders_above(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:end]) for end in range(1, len(parts))]
 
 
 def _is_module(spec: Any) -> bool:
@@ -152,6 +206,10 @@ def install() -> None:
         return
     if os.path.basename((getattr(sys, "argv", None) or [""])[0]) in ("pytest", "py.test"):
         os.environ[MARK] = "1"
+    if order["injected"]:
+        from keystone_injected_code import INJECTED
+
+        INJECTED.begin(order["workspace"], order["injected"])
     PathFinder.find_spec = Guard(PathFinder.find_spec, order).find_spec  # type: ignore[method-assign, assignment]
     at = sys.path.index(HERE) + 1 if HERE in sys.path else 0
     sys.path[at:at] = order["path"]

@@ -6,10 +6,11 @@ in every interpreter (`import_guard.py`) serves all others, and those elsewhere,
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -22,6 +23,7 @@ GUARD = "sitecustomize.py"
 NODE_RECORD = "keystone_node_record.cjs"
 PROGRAMS = {
     GUARD: "import_guard.py",
+    "keystone_injected_code.py": "injected_code.py",
     "keystone_run_report.py": "run_report.py",
     "keystone_unittest_record.py": "unittest_record.py",
     NODE_RECORD: "node_record.cjs",
@@ -55,7 +57,7 @@ class ModuleRule:
 
     def find_planted(self, changes: Sequence[Change], injected: Collection[str]) -> list[Change]:
         """The agent's own files that would stand in for modules of the standard library."""
-        exempt = self._exempts
+        exempt = self.exempts
         return [
             change
             for change in changes
@@ -68,12 +70,13 @@ class ModuleRule:
     def find_allowed(self, evidence: Evidence, injected: Collection[str]) -> list[str]:
         """The files that modules of any name may be taken from: the author's, and those that are let be."""
         authors = {path for path, state in evidence.before.items() if state.kind != "directory"} | set(injected)
-        exempt = self._exempts
+        exempt = self.exempts
         let_be = {path for path in evidence.after if exempt(path)} if self.exempt else set()
         return sorted(path for path in authors | let_be if path.endswith(_SUFFIXES))
 
     @property
-    def _exempts(self):  # type: ignore[no-untyped-def]
+    def exempts(self) -> Callable[[str], bool]:
+        """Whether a path is let be."""
         return matcher(list(self.exempt), dot=True) if self.exempt else lambda _: False
 
 
@@ -98,6 +101,8 @@ def write_order(
     *,
     workspace: str,
     allowed: Sequence[str],
+    held: Sequence[str],
+    injected: Mapping[str, bytes],
     path: Sequence[str],
     notes: str,
     keys: str | None,
@@ -108,6 +113,8 @@ def write_order(
     order = {
         "workspace": workspace,
         "allowed": list(allowed),
+        "held": list(held),
+        "injected": {name: base64.b64encode(content).decode() for name, content in injected.items()},
         "path": list(path),
         "notes": notes,
         "keys": keys,
@@ -142,7 +149,7 @@ def sentence(paths: Sequence[str]) -> str:
     more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
     what = "the name of a module" if len(paths) == 1 else "names of modules"
     return (
-        f" Passed over: {shown}{more}, with {what} that Python or an installed package has "
+        f" Passed over: {shown}{more}, with {what} that Python, an installed package or the author has "
         f"(protect: ['!{display_path(paths[0])}'] lets it be)."
     )
 

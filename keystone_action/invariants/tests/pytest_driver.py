@@ -17,6 +17,7 @@ import unittest
 from pathlib import Path
 from typing import Any
 
+from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
 from keystone_run_report import files_through, write_signed  # type: ignore[import-not-found]
 
 NO_PYTEST = 3
@@ -40,7 +41,7 @@ def main() -> int:
     sys.argv[:] = [str(Path(pytest.__file__).parent / "__main__.py"), *order["args"]]
     listener = recorder(pytest, workspace, order["paths"])
     status = int(pytest.main(order["args"], plugins=[listener]))
-    write_signed(order["report"], key, {"status": status, **listener.document()})
+    write_signed(order["report"], key, {"status": status, "other_code": INJECTED.differing(), **listener.document()})
     return status
 
 

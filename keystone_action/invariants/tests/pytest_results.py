@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.invariants.tests.junit import SHOWN, BadReport, CaseCounts
-from keystone_action.invariants.tests.signed_report import read_signed
+from keystone_action.invariants.tests.signed_report import OtherCode, read_signed
 
 _WORST_FIRST = ("error", "failed", "passed", "xfailed", "skipped")
 
@@ -42,7 +42,7 @@ def read_results(workspace: Path, path: str, key: bytes, untrusted: Collection[s
     """The results of one run. untrusted: files that the agent added or changed; a skip that was raised in one of them
     is the code under test that got out of its test, so an error.
 
-    Raises BadReport: there is none, or not one of this run.
+    Raises BadReport: there is none, or not one of this run; OtherCode.
     """
     document = read_signed(workspace, path, key, "pytest")
     try:
@@ -54,6 +54,7 @@ def read_results(workspace: Path, path: str, key: bytes, untrusted: Collection[s
 def _results(document: Mapping[str, Any], untrusted: frozenset[str]) -> PytestResults:
     if "missing" in document:
         return PytestResults({}, missing=str(document["missing"]))
+    OtherCode.refuse(document)
     left = {name for name, files in document["skipped_by"].items() if not untrusted.isdisjoint(files)}
     outcomes = dict.fromkeys(document["collected"], "not run")
     for name, phases in document["outcomes"].items():

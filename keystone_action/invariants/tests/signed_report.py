@@ -5,11 +5,26 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from keystone_action.files.paths import PathProblem, read_inside
+from keystone_action.files.paths import PathProblem, name_paths, read_inside
 from keystone_action.invariants.tests.junit import BadReport
+
+
+class OtherCode(BadReport):
+    """What was collected for an injected file is not its code. paths: of these files, in the workspace."""
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.paths = tuple(paths)
+        super().__init__(f"says that other code was collected than that of the injected {name_paths(self.paths)}")
+
+    @classmethod
+    def refuse(cls, document: Mapping[str, Any]) -> None:
+        """Raises OtherCode where a run's report names such files."""
+        if paths := document.get("other_code"):
+            raise cls([str(path) for path in paths])
 
 
 def read_signed(workspace: Path, path: str, key: bytes, runner: str) -> Any:

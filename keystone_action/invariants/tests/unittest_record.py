@@ -19,6 +19,7 @@ import os
 import sys
 from typing import Any
 
+from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
 from keystone_run_report import files_through, write_signed  # type: ignore[import-not-found]
 
 KEY_BYTES = 32
@@ -27,7 +28,12 @@ MARK = "KEYSTONE_INSIDE_TESTS"
 
 def watch(module: Any, workspace: str, keys: str) -> None:
     """Have each run of a `unittest.main` module recorded. keys: the file of keys; reports go beside it."""
-    original = module.TestProgram.__init__
+    original, run_tests = module.TestProgram.__init__, module.TestProgram.runTests
+
+    @functools.wraps(run_tests)
+    def compare_and_run(program: Any) -> None:
+        INJECTED.compare_suite(program.test)
+        run_tests(program)
 
     @functools.wraps(original)
     def run(program: Any, *args: Any, **kwargs: Any) -> None:
@@ -45,7 +51,7 @@ def watch(module: Any, workspace: str, keys: str) -> None:
             if result is not None and os.getpid() == process:
                 write_signed(f"{keys}-{number}", key, record.document(program, result))
 
-    module.TestProgram.__init__ = run
+    module.TestProgram.__init__, module.TestProgram.runTests = run, compare_and_run
 
 
 def take_key(keys: str) -> tuple[int, bytes]:
@@ -79,9 +85,11 @@ class Record:
     def document(self, program: Any, result: Any) -> dict[str, Any]:
         from unittest import TestResult
 
+        other_code = INJECTED.differing()
         if not isinstance(result, TestResult):  # of a runner that only starts as unittest does
             passed = bool(result.wasSuccessful())
-            return {"passed": int(passed), "failures": [] if passed else ["a test"], "errors": [], "skipped": 0}
+            counts = {"passed": int(passed), "failures": [] if passed else ["a test"], "errors": [], "skipped": 0}
+            return {**counts, "other_code": other_code}
         failures = {_name(test) for test, _ in result.failures} | {_name(one) for one in result.unexpectedSuccesses}
         errors = {_name(test) for test, _ in result.errors} - failures
         return {
@@ -90,6 +98,7 @@ class Record:
             "errors": sorted(errors),
             "skipped": len(result.skipped) + len(result.expectedFailures),
             "skipped_by": self._skipped_by,
+            "other_code": other_code,
             "not_run": max(0, program.test.countTestCases() - result.testsRun) if result.shouldStop else 0,
         }
 

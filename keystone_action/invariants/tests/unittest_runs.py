@@ -8,7 +8,7 @@ from typing import Any
 
 from keystone_action.invariants.tests.graded_copy import GradedCopy
 from keystone_action.invariants.tests.junit import SHOWN, BadReport, CaseCounts
-from keystone_action.invariants.tests.signed_report import read_signed
+from keystone_action.invariants.tests.signed_report import OtherCode, read_signed
 from keystone_action.sandbox.programs import shell_words
 
 RUNNER = "unittest"
@@ -47,7 +47,7 @@ def starts(command: str | Sequence[str]) -> bool:
 
 
 def read_report(copy: GradedCopy, path: str, key: bytes) -> CaseCounts:
-    """The tests of one run. Raises BadReport."""
+    """The tests of one run. Raises BadReport, OtherCode."""
     document = read_signed(copy.sandbox.workspace, path, key, RUNNER)
     try:
         return _counts(document, copy.untrusted)
@@ -58,6 +58,7 @@ def read_report(copy: GradedCopy, path: str, key: bytes) -> CaseCounts:
 def _counts(document: Mapping[str, Any], untrusted: Collection[str]) -> CaseCounts:
     """The tests of one run. untrusted: files that the agent added or changed; a skip that was raised in one of them is
     the code under test that got out of its test, so an error."""
+    OtherCode.refuse(document)
     failures, errors = list(document["failures"]), list(document["errors"])
     skipped = document.get("skipped_by", {})
     left = [name for name, files in skipped.items() if not frozenset(untrusted).isdisjoint(files)]

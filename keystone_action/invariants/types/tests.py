@@ -53,6 +53,12 @@ class Tests(Check):
     `pyproject.toml` and `setup.cfg`: the author's settings apply, whatever the agent wrote there, and also when `cmd`
     starts pytest.
 
+    What is injected or protected is what runs. A file of the agent's that the language would take instead is removed
+    before the tests start, and the message names it: a package `helpers/` or a built `helpers.*.so` beside
+    `helpers.py`, an `__init__.py` or a `tests.py` for the folder `tests/` of a hidden test, a bare file `helpers`
+    beside `helpers.js`. With pytest and unittest, the tests that were collected are compared with the injected files;
+    if they differ, the score is 0.
+
     The agent can't replace a module of Python's standard library or of an installed package. If the agent adds a file
     with the name of such a module, for example `queue.py`, Python ignores that file, and the message names it. A file
     that was in the author's workspace from the start is imported as usual.
@@ -106,8 +112,8 @@ class Tests(Check):
     protect: list[Protect] = Field(default_factory=list)
     """Files that are put back as the author has them, the agent's own additions removed; besides these always every
     injected path, `conftest.py`, `pytest.ini`, `tox.ini`, `sitecustomize.py`, `usercustomize.py`, `*.pth` and the
-    like, at any depth. `!queue.py` lets a module of the agent's be that has the name of one of the standard library
-    or of an installed package, for a task that asks for one.
+    like, at any depth. `!queue.py` lets a module of the agent's be that has the name of one of the standard library,
+    of an installed package or of an injected or protected file, for a task that asks for one.
 
     Example: `["tests/**"]`
     """
