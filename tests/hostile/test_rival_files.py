@@ -251,14 +251,16 @@ test_made = made
 """
 
 
-@pytest.mark.parametrize("style", ["unittest", "functions"])
+# unittest runs no plain functions.
+@pytest.mark.parametrize(
+    ("runner", "style"),
+    [(one, "unittest") for one in RUNNERS]
+    + [(one, "functions") for one in RUNNERS if one not in ("unittest", "discover")],
+)
 @pytest.mark.parametrize("place", ["test_solution.py", "tests/test_solution.py"])
-@OF_ALL
 @honest(FAMILY, "other code in the name of a hidden test")
 def test_honest_tests_of_every_form_are_what_was_injected(world: World, runner: str, place: str, style: str) -> None:
     """Decorated, inherited, made, asynchronous, with asserts that pytest rewrites."""
-    if style == "functions" and runner in ("unittest", "discover"):
-        pytest.skip("unittest runs no plain functions")
     world.hidden(test_solution=ODD_TESTS if style == "unittest" else FUNCTIONS, base=BASE)
     world.given({"tests/__init__.py": ""} if place.startswith("tests/") else {})
     world.left({"solution.py": RIGHT})
