@@ -30,7 +30,11 @@ async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> A
     """Run a known agent. Raises HarnessError when its program is missing, or the gateway has no provider for it."""
     preset = load_preset(agent.type)
     command = preset.command(
-        agent, task.gateways, deny_provider_tools=task.deny_provider_tools, prompt_file=task.inputs.prompt_file
+        agent,
+        task.gateways,
+        deny_provider_tools=task.deny_provider_tools,
+        prompt_file=task.inputs.prompt_file,
+        environment={**sandbox.environment, **task.environment},
     )
     environment = {**command.environment, **task.environment}
     await _require(preset, agent.binary or preset.program, sandbox, environment.get("PATH"))

@@ -85,8 +85,9 @@ class Trace:
     fail then (spec.md 5.1), with this sentence. stop_reason: empty when none was seen. timeline: messages and calls in
     the order they came in, where the source tells it. local_calls: of tools that no model asked for, by the agent's own
     word, where the source is the gateway; they count nowhere. unpriced: models without a price that answered, as the
-    gateway saw. Tokens and cost are the source's own figures: Claude
-    Code's input_tokens leave out what its cache held, Codex's have it in.
+    gateway saw. uncertain: why there may be more calls than these; empty where these are all that is known of.
+    Tokens and cost are the source's own figures: Claude Code's input_tokens leave out what its cache held, Codex's have
+    it in.
     """
 
     source: str
@@ -101,11 +102,13 @@ class Trace:
     timeline: tuple[Message | ToolCall, ...] = ()
     local_calls: tuple[ToolCall, ...] = ()
     unpriced: tuple[str, ...] = ()
+    uncertain: str = ""
 
     @property
     def calls_unsure(self) -> str:
         """Why a rule or a limit that these calls keep may be broken all the same; empty where they are certain."""
-        return next((f"not certain: {one}" for one in self.not_understood if UNSURE_CALLS in one), "")
+        reasons = (*filter(None, [self.uncertain]), *(one for one in self.not_understood if UNSURE_CALLS in one))
+        return next((f"not certain: {one}" for one in reasons), "")
 
 
 def write_trace(trace: Trace, path: Path) -> None:

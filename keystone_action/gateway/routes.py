@@ -20,6 +20,8 @@ _OPENAI = (
     ("POST", r"/v1/chat/completions", "chat"),
     ("GET", rf"/v1/models(/{_SEGMENT})?", ""),
 )
+_OF_VERTEX = re.compile(r"/v1(?:beta1)?/publishers/google(?=/models/)")
+"""How paths of Google's SDK begin where it is told to use Vertex AI with a key. All else is the same."""
 _GEMINI = (
     ("POST", rf"/v1(alpha|beta)?/models/{_SEGMENT}:(generateContent|streamGenerateContent)", "generate"),
     ("POST", rf"/v1(alpha|beta)?/models/{_SEGMENT}:countTokens", ""),
@@ -52,6 +54,8 @@ def route_of(api: str, method: str, path: str) -> Route | None:
     """path: below the provider's name, as it was sent, its percent signs not decoded. None = it does not pass."""
     if ".." in path or "//" in path or "%" in path:
         return None
+    if api == "gemini":
+        path = _OF_VERTEX.sub("/v1beta", path)
     for wanted, pattern, reader in ROUTES[api]:
         if method == wanted and re.fullmatch(pattern, path):
             below = path.removeprefix("/v1") if api == "openai" else path

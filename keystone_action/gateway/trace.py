@@ -6,12 +6,16 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from keystone_action.evidence.trace import GATEWAY, UNSURE_CALLS, Trace, Usage
+from keystone_action.evidence.trace import AGENT_RESULT, GATEWAY, UNSURE_CALLS, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import TraceBuilder
+from keystone_action.evidence.trace_readers.reading import reader_of
 from keystone_action.evidence.trace_readers.values import MalformedTrace
 from keystone_action.gateway.exchange import ModelCall, ToolResult
 from keystone_action.gateway.ledger import Exchange, Spent
 from keystone_action.gateway.results_sent import Key, key_of, keys_of
+
+_TAKE_CODE = {"exec"}
+"""Tools of Codex that run code in which others are called."""
 
 
 def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
@@ -116,6 +120,19 @@ def differences(seen: Trace, declared: Trace) -> tuple[str, ...]:
     return tuple(found)
 
 
+def calls_elsewhere(seen: Trace, declared: Trace) -> int:
+    """How many calls the agent's own transcript tells of that no answer here asked for. By their ids where the
+    transcript has those of the API (Gemini CLI puts the tool's name before them); else by their number, unless a tool
+    was called that takes code, which may call any number of others."""
+    told, known = declared.tool_calls or (), seen.tool_calls or ()
+    if declared.source != AGENT_RESULT and reader_of(declared.source).has_ids_of_api and all(call.id for call in known):
+        ids = {call.id for call in known}
+        return sum(call.id not in ids and call.id.rpartition("__")[2] not in ids for call in told)
+    if any(call.raw_name in _TAKE_CODE for call in known):
+        return 0
+    return max(0, len(told) - len(known))
+
+
 def with_declared(seen: Trace, declared: Trace) -> Trace:
     """With what only the agent itself can tell: permissions, why it stopped, its own final answer where models' words
     tell none, and calls of tools that no model asked for, which count nowhere."""
@@ -123,8 +140,12 @@ def with_declared(seen: Trace, declared: Trace) -> Trace:
     told = declared.tool_calls or ()
     # Ids that are all unknown are of another kind: they tell nothing.
     local = tuple(call for call in told if call.id not in known) if any(call.id in known for call in told) else ()
+    elsewhere = calls_elsewhere(seen, declared)
     return replace(
         seen,
+        uncertain=f"its transcript tells of {_count(elsewhere, 'call')} that did not pass the gateway"
+        if elsewhere
+        else "",
         permissions=declared.permissions,
         stop_reason=declared.stop_reason or seen.stop_reason,
         final_output=seen.final_output or declared.final_output,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,22 @@ MODELS = {"mini-swe-agent": "openai/gpt-5", "opencode": "anthropic/claude-opus-4
 
 
 def command(
-    prompt: Path, kind: str, text: str = "do it", *, deny: bool = False, gateways: Any = None, **fields: Any
+    prompt: Path,
+    kind: str,
+    text: str = "do it",
+    *,
+    deny: bool = False,
+    gateways: Any = None,
+    environment: Mapping[str, str] | None = None,
+    **fields: Any,
 ) -> PresetCommand:
     """What a preset makes of an agent. prompt: where the prompt's file goes."""
     prompt.write_text(text, "utf-8")
     agent = PresetAgent(type=kind, **{"model": MODELS.get(kind), **fields})
     found = GATEWAYS if gateways is None else gateways
-    return load_preset(kind).command(agent, found, deny_provider_tools=deny, prompt_file=prompt)
+    return load_preset(kind).command(
+        agent, found, deny_provider_tools=deny, prompt_file=prompt, environment=environment or {}
+    )
 
 
 @pytest.fixture
@@ -75,10 +85,12 @@ def test_claude_code(prompt: Path) -> None:
     found = command(prompt, "claude-code")
     assert found.argv == (
         "claude", "--print", "--output-format=stream-json", "--verbose", "--dangerously-skip-permissions",
+        found.argv[-1],
     )  # fmt: skip
+    assert json.loads(found.argv[-1].removeprefix("--settings="))["env"]["CLAUDE_CODE_USE_BEDROCK"] == ""
     assert found.environment["IS_SANDBOX"] == found.environment["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
     assert found.environment["MCP_CONNECTION_NONBLOCKING"] == "false"
-    assert command(prompt, "claude-code", deny=True).argv[-1] == "--disallowedTools=WebSearch"
+    assert "--disallowedTools=WebSearch" in command(prompt, "claude-code", deny=True).argv
 
 
 def test_codex(prompt: Path) -> None:
@@ -121,7 +133,9 @@ def test_any_prompt_comes_through_yaml(tmp_path_factory: pytest.TempPathFactory,
     file = tmp_path_factory.getbasetemp() / "prompt.txt"
     file.write_bytes(text.encode())
     agent = PresetAgent(type="mini-swe-agent", model="openai/gpt-5")
-    made = load_preset("mini-swe-agent").command(agent, GATEWAYS, deny_provider_tools=False, prompt_file=file)
+    made = load_preset("mini-swe-agent").command(
+        agent, GATEWAYS, deny_provider_tools=False, prompt_file=file, environment={}
+    )
     assert yaml.safe_load(made.home_files[".keystone-task.yaml"]) == {"run": {"task": text}}
 
 
@@ -198,3 +212,19 @@ def test_skills_that_gemini_brings_along_are_off(prompt: Path, deny: bool) -> No
     settings = json.loads(command(prompt, "gemini", deny=deny).home_files[".gemini/settings.json"])
     assert settings["skills"] == {"disabled": ["skill-creator", "antigravity-support"]}
     assert ("tools" in settings) == deny
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PRESET_TYPES if load_preset(kind).pinned])
+def test_variables_that_could_lead_it_elsewhere_are_pinned_to_what_the_agent_has(prompt: Path, kind: str) -> None:
+    found = command(prompt, kind, environment={"HTTP_PROXY": "http://proxy:3128"})
+    pinned = load_preset(kind).pinned
+    assert pinned is not None
+    assert found.environment["HTTP_PROXY"] == "http://proxy:3128"
+    assert {name for name in pinned.variables if name not in found.environment} == set()
+    told = " ".join(found.argv)
+    assert ("http://proxy:3128" in told) == bool(pinned.arguments)
+
+
+def test_aider_s_models_are_all_of_the_provider_that_it_uses(prompt: Path) -> None:
+    (settings,) = yaml.safe_load(command(prompt, "aider").home_files[".keystone-model.yml"])
+    assert settings["extra_params"]["api_base"] == "http://127.0.0.1:1/openai/v1"

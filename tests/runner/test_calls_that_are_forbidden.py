@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -36,6 +37,14 @@ def test_a_command_that_could_not_be_read_is_an_error_and_that_of_a_harmless_too
         judge_calls(rules, trace(None, "Read", "read"), has_gateway=True)
     (rule,) = judge_calls(rules, trace(None, "Read", "read"), has_gateway=True, harmless={"Read"})
     assert not rule.violated
+
+
+def test_calls_that_nobody_saw_are_an_error_unless_one_that_was_seen_breaks_the_rule() -> None:
+    seen = replace(trace({"command": "rm x"}), uncertain="its transcript tells of 1 call that did not pass the gateway")
+    with pytest.raises(HarnessError, match=r"forbidden\.commands: not certain: its transcript tells of 1 call"):
+        judge_calls(Forbidden(commands=["git push"]), seen, has_gateway=True)
+    (rule,) = judge_calls(Forbidden(commands=["rm"]), seen, has_gateway=True)
+    assert rule.violated
 
 
 WRITES = {"file_path": "clean.md", "content": "`rm -rf build` removes it"}

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -53,6 +54,22 @@ class WithoutProviderTools(StrictModel):
     files: Texts = Field(default_factory=dict)
 
 
+class Pinned(StrictModel):
+    """Variables that say where its requests go and with which key: files of a workspace must not change them. Each is
+    set to what the agent's environment has, and to nothing where it has none.
+
+    arguments: that make them win over such files: `${pinned}` is all of them as a JSON object. An argument with
+    `${name}` and `${value}` stands there once for each.
+    """
+
+    variables: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    arguments: list[str] = Field(default_factory=list)
+
+    def values(self, environment: Mapping[str, str]) -> Texts:
+        """Of each variable. environment: all that the agent has."""
+        return {name: environment.get(name, "") for name in self.variables}
+
+
 @dataclass(frozen=True, slots=True)
 class PresetCommand:
     """How the agent of one cell is started. environment: beneath what a spec says. home_files: by their paths below
@@ -71,6 +88,9 @@ class Preset(StrictModel):
     model's name says which one (`openai/gpt-5`) where there are several. argv: to which the arguments for the model,
     those without tools of the provider and the spec's own are added. stdin: the prompt, or nothing. files: below HOME.
 
+    pinned: see there. steered_by: globs of the files in a workspace that steer it: instructions, settings, hooks and
+    tools. switched_off: those of them that count for nothing here, since nothing of ours would win over them.
+
     varies: regular expressions for what its requests have of the machine, the date or the commit, and nothing else.
     What they match counts as equal when a recording is replayed. They see every text of a request, descriptions of
     tools and results included, where paths and addresses have their names already (`{workspace}`).
@@ -81,7 +101,8 @@ class Preset(StrictModel):
     harmless_tools: those of its own tools that run no command, whatever they are asked to do.
 
     Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_yaml}` (the
-    prompt as a YAML text), and `${NAME.url}` and `${NAME.key}` of a provider.
+    prompt as a YAML text), `${NAME.url}` and `${NAME.key}` of a provider, and `${url}` and `${key}` of the one that it
+    uses.
     """
 
     title: str
@@ -97,6 +118,9 @@ class Preset(StrictModel):
     environment: Texts = Field(default_factory=dict)
     files: Texts = Field(default_factory=dict)
     trace: AgentTrace | None = None
+    pinned: Pinned | None = None
+    steered_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    switched_off: Annotated[tuple[str, ...], Field(strict=False)] = ()
     harmless_tools: Annotated[frozenset[str], Field(strict=False)] = frozenset()
     varies: Annotated[tuple[str, ...], Field(strict=False)] = ()
     ids: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -122,9 +146,12 @@ class Preset(StrictModel):
         *,
         deny_provider_tools: bool,
         prompt_file: Path,
+        environment: Mapping[str, str],
     ) -> PresetCommand:
-        """gateways: by the names of providers. prompt_file: with the prompt, as we see it. Raises HarnessError."""
-        for name in self.needed(agent):
+        """gateways: by the names of providers. prompt_file: with the prompt, as we see it. environment: what the agent
+        has without its preset. Raises HarnessError."""
+        needed = self.needed(agent)
+        for name in needed:
             if name not in gateways:
                 known = ", ".join(gateways) or "none"
                 raise HarnessError(f"{self.title} needs the provider {name}; gateway.providers has {known}")
@@ -132,17 +159,32 @@ class Preset(StrictModel):
             "program": self.program if agent.binary is None else agent.binary,
             "model": agent.model or "",
             "prompt_yaml": _yaml_text(prompt_file.read_bytes().decode("utf-8", "replace")),
+            **gateways[needed[0]].as_mapping(),
         }
         for name in self.providers:
             address = gateways.get(name, ModelAddress("", ""))  # one of several that this model does not need
             values |= {f"{name}.{key}": value for key, value in address.as_mapping().items()}
+        own = {name: self._fill(text, values) for name, text in self.environment.items()}
+        pinned = self.pinned.values({**own, **environment}) if self.pinned is not None else {}
         denied = self.without_provider_tools if deny_provider_tools else WithoutProviderTools()
-        arguments = [*self.argv, *(self.model.arguments if agent.model is not None else ()), *denied.arguments]
+        arguments = [*(self.model.arguments if agent.model is not None else ()), *denied.arguments]
         return PresetCommand(
-            argv=(*(self._fill(text, values) for text in arguments), *agent.args),
-            environment={name: self._fill(text, values) for name, text in self.environment.items()},
+            argv=(
+                *(self._fill(text, values) for text in self.argv),
+                *self._pinning_arguments(pinned),
+                *(self._fill(text, values) for text in arguments),
+                *agent.args,
+            ),
+            environment={**own, **pinned},
             home_files={path: self._fill(text, values) for path, text in {**self.files, **denied.files}.items()},
         )
+
+    def _pinning_arguments(self, pinned: Texts) -> Iterator[str]:
+        for text in self.pinned.arguments if self.pinned is not None else ():
+            if "${name}" in text:
+                yield from (self._fill(text, {"name": name, "value": value}) for name, value in pinned.items())
+            else:
+                yield self._fill(text, {"pinned": json.dumps(pinned)})
 
     def _fill(self, text: str, values: Mapping[str, str]) -> str:
         return _NAME.sub(lambda match: values[match[1]], text)

@@ -30,6 +30,8 @@ _SYNTHETIC = "<synthetic>"
 class ClaudeReader(TraceReader):
     """Of permissions only the denied ones are told, and only by a `result`."""
 
+    has_ids_of_api = True
+
     def __init__(self, builder: TraceBuilder) -> None:
         self._trace = builder
         self._read: dict[str, int] = {}

@@ -18,6 +18,8 @@ _STATUS: dict[str, Status] = {"success": "ok", "error": "error"}
 class GeminiReader(TraceReader):
     """Tokens are those of the `result`, input tokens with those of the cache; there is no cost."""
 
+    has_ids_of_api = True
+
     def __init__(self, builder: TraceBuilder) -> None:
         self._trace = builder
         self._said: list[str] = []

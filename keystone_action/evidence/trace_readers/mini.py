@@ -31,6 +31,8 @@ _NOT_EXECUTED = "action was not executed"
 class MiniReader(TraceReader):
     """Tokens are those of all answers that it kept; it forgets those that it asked for again."""
 
+    has_ids_of_api = True
+
     def __init__(self, builder: TraceBuilder) -> None:
         self._trace = builder
         self._read: list[int] = []

@@ -45,7 +45,7 @@ from keystone_action.runner.cell.grading import (
     verdict_of,
     violation,
 )
-from keystone_action.runner.cell.known_agent import record_version
+from keystone_action.runner.cell.known_agent import record_version, tell_switched_off
 from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.model_gateway import (
@@ -208,6 +208,7 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
         lists_processes=under_way.spec.audit.processes,
     )
     await record_version(under_way)
+    tell_switched_off(under_way)
     if under_way.recording is not None:
         await anyio.to_thread.run_sync(begin_recording, under_way.recording, under_way)
     under_way.rerun = "once"

@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.runner.cell.grading import ending, violation
+from keystone_action.runner.cell.known_agent import why_no_question
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.spec.models.agents import PresetAgent
@@ -225,7 +226,7 @@ def require_question(under_way: CellUnderWay) -> None:
     under_way.rerun = "once"
     raise HarnessError(
         f"{preset.title} asked no model and {ending(run)}" + (f"\n{said}" if said else ""),
-        help=f"Version {preset.seen} is known to work here: `{preset.install_command(preset.seen)}`.",
+        help=why_no_question(under_way, agent),
     )
 
 
@@ -252,6 +253,10 @@ def observe_models(under_way: CellUnderWay, declared: Trace | None) -> Trace | N
     if declared is not None and not declared.problem:
         under_way.notices += differences(seen, declared)
         seen = with_declared(seen, declared)
+    if under_way.spec.forbidden.needs_trace and not _is_only_way(under_way):
+        under_way.notices.append(
+            "forbidden.tools and forbidden.commands hold as far as the gateway saw: network.egress is open"
+        )
     write_trace(seen, under_way.roots.trace)
     return seen
 
