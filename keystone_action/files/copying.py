@@ -175,21 +175,26 @@ class _Copy:
                 self.reflinks = error.errno not in _NO_REFLINKS
             else:
                 return
-        if status.st_blocks * 512 >= status.st_size:
-            _copy_range(reader, writer, 0, status.st_size)
-            return
-        # A file of exabytes costs its author nothing where it has holes; so it must cost us nothing either.
-        end = 0
-        while end < status.st_size:
-            try:
-                start = os.lseek(reader, end, os.SEEK_DATA)
-            except OSError as error:
-                if error.errno != errno.ENXIO:
-                    raise
-                break
-            end = os.lseek(reader, start, os.SEEK_HOLE)
-            _copy_range(reader, writer, start, end)
-        os.ftruncate(writer, status.st_size)
+        copy_content(reader, writer, status)
+
+
+def copy_content(reader: int, writer: int, status: os.stat_result) -> None:
+    """Copy what an open file holds into an empty one; holes stay holes. status: of what is read. Raises OSError."""
+    if status.st_blocks * 512 >= status.st_size:
+        _copy_range(reader, writer, 0, status.st_size)
+        return
+    # A file of exabytes costs its author nothing where it has holes; so it must cost us nothing either.
+    end = 0
+    while end < status.st_size:
+        try:
+            start = os.lseek(reader, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:
+                raise
+            break
+        end = os.lseek(reader, start, os.SEEK_HOLE)
+        _copy_range(reader, writer, start, end)
+    os.ftruncate(writer, status.st_size)
 
 
 def _clone(reader: int, writer: int) -> None:

@@ -104,7 +104,7 @@ class Sandbox(Protocol):
 
     @property
     def loss(self) -> str:
-        """Why `workspace` is not what the last command left there; empty when it is."""
+        """Why `workspace` is not what the last command left there, or may not stay so; empty when it is and will."""
 
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
         """Run to its end, its time limit or a resource limit. stop: once it is set, the command is killed. Every
@@ -156,10 +156,13 @@ class SandboxProvider(Protocol):
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         home: Home | None = None,
+        areas: Sequence[Path] = (),
     ) -> Sandbox:
         """A new world on this workspace directory (given to the sandbox's user). `readable` are further directories
         that code inside may read (an agent's own code). `environment` is added under every command's env. home: of a
-        sandbox of this provider, to go on in; otherwise HOME is new. Raises SandboxError."""
+        sandbox of this provider, to go on in; otherwise HOME is new. areas: directories of ours
+        around the workspace and what is readable; of all users, only that of the sandbox whose command was started last
+        can enter them. Raises SandboxError."""
 
     async def open_host(
         self,
@@ -169,11 +172,13 @@ class SandboxProvider(Protocol):
         own: Sequence[Path] = (),
         shared: Sequence[Path] = (),
         readable: Sequence[Path] = (),
+        areas: Sequence[Path] = (),
     ) -> Sandbox:
         """A world for the author's own scripts: isolated as an agent's processes are, with our network, our PATH, our
         interpreter, and switches that keep interpreters from loading what lies in the working directory. `directory`,
         and `own` to read, are given to its user; `shared` are directories of ours that are opened to all such users and
-        to nobody else; `readable` is what it may read besides, as far as modes let its user. Raises SandboxError."""
+        to nobody else; `readable` is what it may read besides, as far as modes let its user. areas: as for `open`.
+        Raises SandboxError."""
 
     def host_not_enforced(self) -> tuple[str, ...]:
         """Sentences for what this machine can't keep a script in such a world from."""

@@ -77,6 +77,19 @@ def _own(name: str, directory: int, status: os.stat_result, uid: int) -> None:
         os.chown(name, uid, uid, dir_fd=directory, follow_symlinks=False)
 
 
+def admit_only(uid: int, area: Path) -> None:
+    """Let this user alone, besides us, enter a directory of ours, whatever modes it gives to what is its own in there:
+    nobody else reaches a socket there, over which open files could be handed on. Raises OSError."""
+    os.chown(area, -1, uid)
+    area.chmod(0o710)
+
+
+def admit_nobody(area: Path) -> None:
+    """Close it to the user that it was open to, whose number others get. It may be gone."""
+    with contextlib.suppress(OSError):
+        os.chown(area, -1, os.getegid())
+
+
 def take_back(directory: Path, uid: int) -> None:
     """Close a workspace to the user it was given to: a later sandbox may get the same one."""
     with contextlib.suppress(OSError):

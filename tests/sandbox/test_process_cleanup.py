@@ -299,8 +299,7 @@ def test_directories_that_resist_removal() -> None:
             """
             assert (await sandbox.run(shell(nest))).exit_code == 0
             await sandbox.close()
-            assert not sandbox._home.exists()
-            assert not sandbox._temporary.exists()
+            assert not sandbox._private.place.exists()
             assert Path("/etc/passwd").exists()
 
     run(main)

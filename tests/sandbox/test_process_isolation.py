@@ -130,7 +130,7 @@ def test_neighbours_can_not_see_each_other() -> None:
             await one.run(
                 shell("echo mine > file; echo mine > $HOME/file; echo mine > $TMPDIR/file; chmod -R 777 . $HOME")
             )
-            places = [one.workspace, one._home, one._temporary]
+            places = [one.workspace, *one._private.folders]
             for place in places:
                 result = await two.run(
                     shell(f"ls {place}; cat {place}/file; echo x > {place}/file; echo x > {place}/new")

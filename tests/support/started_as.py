@@ -1,5 +1,6 @@
 """The command, started from where people start it: as root or a plain user, in a control group with a cap on processes
-(as podman, Kubernetes and systemd make one), with a key in the session's and the user's keyring."""
+(as podman, Kubernetes and systemd make one), with a key in the session's and the user's keyring, on a machine that lets
+nobody make a user namespace (as Ubuntu does, and Docker in its containers)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,22 @@ from support.command_line import ENVIRONMENT, ROOT, Called
 _ROOTS = (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup"))
 _START = """
 import ctypes, os, sys
-group, key, user, *argv = sys.argv[1:]
+group, key, namespaces, user, *argv = sys.argv[1:]
+if not namespaces:
+    libc = ctypes.CDLL(None, use_errno=True)
+    (entered, enter), (mapped, map_users) = os.pipe(), os.pipe()
+    if os.fork() == 0:
+        os.read(entered, 1)
+        for name in ("uid_map", "gid_map"):
+            open(f"/proc/{os.getppid()}/{name}", "w").write("0 0 4294967295")
+        os.write(map_users, b".")
+        os._exit(0)
+    if libc.unshare(0x10000000) != 0:
+        sys.exit(78)
+    os.write(enter, b".")
+    os.read(mapped, 1)
+    os.wait()
+    open("/proc/sys/user/max_user_namespaces", "w").write("0")
 if group:
     open(group + "/cgroup.procs", "w").write(str(os.getpid()))
 if user != "0":
@@ -40,7 +56,7 @@ if key:
         assert libc.syscall(add_key, b"user", b"author", key.encode(), len(key), keyring) > 0
 os.execv(argv[0], argv)
 """
-_NO_KEYRINGS = 77
+_NO_KEYRINGS, _NO_NAMESPACES = 77, 78
 PLAIN_USER = pwd.getpwnam("nobody").pw_uid
 
 
@@ -107,26 +123,38 @@ def processes_in(group: Path, mark: str = "") -> list[int]:
 
 
 def run_in(
-    group: Path | None, argv: Sequence[object], directory: Path, user: int = 0, key: str = ""
+    group: Path | None,
+    argv: Sequence[object],
+    directory: Path,
+    user: int = 0,
+    key: str = "",
+    *,
+    namespaces: bool = True,
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program in the group, as root or as this user, with this key in its keyrings."""
-    words = [str(word) for word in (sys.executable, "-c", _START, group or "", key, user, *argv)]
+    """Run a program in the group, as root or as this user, with this key in its keyrings. namespaces: whether it can
+    make user namespaces."""
+    how = (group or "", key, "yes" if namespaces else "", user)
+    words = [str(word) for word in (sys.executable, "-c", _START, *how, *argv)]
     environ = {**ENVIRONMENT, "PYTHONPATH": python_path()}
     done = subprocess.run(
         words, cwd=directory, env=environ, stdin=subprocess.DEVNULL, capture_output=True, timeout=600, check=False
     )
     if done.returncode == _NO_KEYRINGS:
         pytest.skip("this machine lets nobody at the kernel's keyrings")
+    if done.returncode == _NO_NAMESPACES:
+        pytest.skip("this machine has no user namespace for us in which there are no others")
     return done
 
 
-def keystone_in(group: Path | None, directory: Path, document: str, user: int = 0, key: str = "") -> Called:
+def keystone_in(
+    group: Path | None, directory: Path, document: str, user: int = 0, key: str = "", *, namespaces: bool = True
+) -> Called:
     """`keystone run` on this spec in the group, if any; the directory is given to the user."""
     (directory / "keystone.yaml").write_text(document, "utf-8")
     for path in (directory, *directory.rglob("*")):
         os.chown(path, user, user)
     argv = [interpreter(user), "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"]
-    done = run_in(group, argv, directory, user, key)
+    done = run_in(group, argv, directory, user, key, namespaces=namespaces)
     return Called(done.returncode, done.stdout.decode(), done.stderr.decode("utf-8", "replace"), directory / "out")
 
 

@@ -69,6 +69,7 @@ class Copies:
             readable=(*under_way.readable, *readable),
             environment=under_way.check_environment,
             home=home,
+            areas=(under_way.roots.area,),
         )
         under_way.admit(sandbox)
         return sandbox
@@ -206,6 +207,7 @@ class Context:
             own=[area / "given"],
             shared=[checkout.place],
             readable=[*under_way.readable, *host.readable(self.directory)],
+            areas=(area, under_way.roots.area),
         )
         self._own.append(sandbox)
         under_way.admit(sandbox)

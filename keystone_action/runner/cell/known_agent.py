@@ -87,7 +87,9 @@ async def _ask(under_way: CellUnderWay, agent: PresetAgent, program: str) -> str
     place.mkdir()
     command = Command((program, *preset.version), env=under_way.check_environment, timeout=_SECONDS)
     with contextlib.suppress(HarnessError):
-        sandbox = await under_way.provider.open(place, limits=under_way.limits, readable=under_way.readable)
+        sandbox = await under_way.provider.open(
+            place, limits=under_way.limits, readable=under_way.readable, areas=(under_way.roots.area,)
+        )
         try:
             done = await sandbox.run(command)
         finally:

@@ -63,7 +63,11 @@ async def _open_process(under_way: CellUnderWay) -> Mapping[str, str]:
     readable = under_way.readable = (*under_way.readable, *made, *shown)
     base = with_search_path(packages.variables, shown)
     sandbox = await provider.open(
-        roots.workspace, limits=under_way.limits, readable=(*readable, *certificates.folders), environment=base
+        roots.workspace,
+        limits=under_way.limits,
+        readable=(*readable, *certificates.folders),
+        environment=base,
+        areas=(roots.area,),
     )
     under_way.stack.push_async_callback(run_shielded, sandbox.close)
     under_way.provider, under_way.sandbox = provider, sandbox

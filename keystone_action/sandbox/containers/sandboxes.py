@@ -196,6 +196,7 @@ class DockerSandboxes:
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         home: Home | None = None,
+        areas: Sequence[Path] = (),  # noqa: ARG002 - a container sees what is mounted into it, and no neighbour's
     ) -> DockerSandbox:
         """See `SandboxProvider.open`. Bind mounts where the engine sees all of these directories, else copies."""
         engine = self.engine
@@ -253,9 +254,12 @@ class DockerSandboxes:
         own: Sequence[Path] = (),
         shared: Sequence[Path] = (),
         readable: Sequence[Path] = (),
+        areas: Sequence[Path] = (),
     ) -> Sandbox:
         """See `SandboxProvider.open_host`: on the host, as processes."""
-        return await self._host.open_host(directory, limits=limits, own=own, shared=shared, readable=readable)
+        return await self._host.open_host(
+            directory, limits=limits, own=own, shared=shared, readable=readable, areas=areas
+        )
 
     def host_not_enforced(self) -> tuple[str, ...]:
         """See `SandboxProvider.host_not_enforced`."""

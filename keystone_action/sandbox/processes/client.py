@@ -110,6 +110,7 @@ class LauncherClient:
         self.landlock: int = probed["landlock"]
         self.setuid: bool = probed["setuid"]
         self.seccomp: bool = probed["seccomp"]
+        self.mounts: bool = probed["mounts"]
 
     @classmethod
     async def start(cls, users: range, remove: Path | None) -> LauncherClient:

@@ -22,9 +22,9 @@ import subprocess
 from pathlib import Path
 
 from keystone_action.errors import caused_by_agent
-from keystone_action.sandbox.processes import capabilities, landlock, process_cap, seccomp
+from keystone_action.sandbox.processes import landlock, mount_namespace, process_cap, seccomp
 from keystone_action.sandbox.processes import process_tree as processtree
-from keystone_action.sandbox.processes.credentials import become
+from keystone_action.sandbox.processes.credentials import become, drop_all_capabilities, empty_bounding_set
 from keystone_action.sandbox.processes.wire import CommandRequest
 
 NOT_FOUND = 127
@@ -129,8 +129,10 @@ def _confine(request: CommandRequest) -> None:
         seccomp.leave_session_keyring()
     if request["uid"] is not None:
         become(request["uid"], request["groups"])
+    if request["others"] is not None and request["rules"] is not None:
+        mount_namespace.shut_in([*request["rules"], *request["lasting_rules"]], request["others"])
     if _is_confined(request):
-        capabilities.drop_all()
+        drop_all_capabilities()
     if request["rules"] is not None:
         landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
 
@@ -236,13 +238,20 @@ def _give_up(request: CommandRequest) -> None:
     The supervisor leaves the session keyring before the calls that would lead back to one are gone: its commands can
     neither look into its own nor put anything there."""
     seccomp.leave_session_keyring()
+    if request["others"] is not None:
+        mount_namespace.enter_user_namespace()
     confined, filtered = _is_confined(request), _is_filtered(request)
     if confined:
-        capabilities.empty_bounding_set()
+        empty_bounding_set()
     if confined or filtered:
         landlock.no_new_privileges()
     if filtered:
-        seccomp.give_up(system_v=request["uid"] is not None or not confined, unix_sockets=request["unix_sockets"])
+        of_our_user = confined and request["uid"] is None
+        seccomp.give_up(
+            system_v=not of_our_user,
+            unix_sockets=request["unix_sockets"],
+            attributes=not of_our_user or request["others"] is not None,
+        )
 
 
 def _limit(request: CommandRequest) -> None:

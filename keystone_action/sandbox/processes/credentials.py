@@ -1,4 +1,8 @@
-"""Who a thread is to the kernel: becoming a user for good, or acting for one for a moment.
+"""Who a thread is to the kernel: becoming a user for good, or acting for one for a moment; giving up root's powers.
+
+A process that became another user has lost what it could do itself, not what a program could give back to it; and one
+that stays root, since this machine has no second user for it, has lost nothing: root reads the memory and environment
+of any process, Landlock or not, while it holds CAP_PERFMON or CAP_SYS_ADMIN.
 
 Only the standard library: the launcher imports this.
 """
@@ -39,6 +43,9 @@ _CALLS = {
 
 _UNCHANGED = 0xFFFFFFFF
 _CAPABILITY_VERSION = 0x20080522
+_MOST_CAPABILITIES = 64
+_PR_CAPBSET_DROP = 24
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 47, 4
 _CapabilitySets = ctypes.c_uint32 * 6
 """(effective, permitted, inheritable) twice: of the lower 32 capabilities, and of the others."""
 
@@ -61,6 +68,24 @@ def become(uid: int, groups: Sequence[int] = ()) -> None:
     _call(what, calls.setgroups, len(groups), ctypes.addressof(others) if groups else None)
     _call(what, calls.setresgid, uid, uid, uid)
     _call(what, calls.setresuid, uid, uid, uid)
+
+
+def empty_bounding_set() -> None:
+    """Let no program that this thread executes get a capability. Before becoming another user, since it takes one;
+    without it there is nothing to bound. Raises OSError."""
+    for number in range(_MOST_CAPABILITIES):
+        if _libc.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
+            if ctypes.get_errno() not in (errno.EINVAL, errno.EPERM):
+                raise _failure("prctl(PR_CAPBSET_DROP)")
+            return
+
+
+def drop_all_capabilities() -> None:
+    """Leave this thread no capability, nor one to hand on. With no_new_privileges, root's programs get none back.
+    Raises OSError."""
+    _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)  # a kernel that knows none has none
+    if _libc.capset((ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0), _CapabilitySets()) != 0:
+        raise _failure("capset")
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keystone_action.files.removal import remove_tree
-from keystone_action.sandbox.processes import confine, killing, landlock, process_cap, supervisor, wire
+from keystone_action.sandbox.processes import confine, killing, landlock, mount_namespace, process_cap, supervisor, wire
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import User
 
@@ -166,11 +166,13 @@ def _most_supervisors() -> int:
 
 def _probe(first: int, count: int) -> dict[str, object]:
     """What this machine lets us do, found by doing it in a process of its own: {landlock: ABI, setuid: bool,
-    seccomp: bool}."""
+    seccomp: bool, mounts: bool}."""
+    setuid = count > 0 and _succeeds(lambda: confine.can_change_user(first + count - 1))
     return {
         "landlock": landlock.abi() if _succeeds(_confine_to_nothing) else 0,
         "seccomp": confine.HAS_SECCOMP,
-        "setuid": count > 0 and _succeeds(lambda: confine.can_change_user(first + count - 1)),
+        "setuid": setuid,
+        "mounts": not setuid and _succeeds(mount_namespace.works),
     }
 
 

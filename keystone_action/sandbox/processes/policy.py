@@ -32,7 +32,7 @@ _SESSION_SOCKETS = ("docker.sock", "podman/podman.sock", "bus")  # over the sess
 def system_rules(hidden: Iterable[Path]) -> Rules:
     """Rules for what every sandbox may read and run. Where a hidden directory lies inside (a checkout in /opt), its
     neighbours are named one by one instead: Landlock can only add."""
-    secret = [path for path in map(real_path, hidden) if not _is_system(path)]
+    secret = [path for path in map(real_path, hidden) if not is_system(path)]
     roots = [real_path(Path(name)) for name in (*_SYSTEM, sys.base_prefix)]
     rules: Rules = []
     for root in sorted(set(roots)):
@@ -109,7 +109,7 @@ def _mode_allows(status: os.stat_result, uid: int) -> bool:
     return bool(status.st_mode & stat.S_IXOTH)
 
 
-def _is_system(path: Path) -> bool:
+def is_system(path: Path) -> bool:
     """Whether it is a system directory or holds one: that can't be hidden."""
     return any(is_within(real_path(Path(name)), path) for name in _SYSTEM)
 

@@ -9,14 +9,18 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, DEFAULT_PIDS, Capture, Command, Completed, Limits
 from keystone_action.errors import SandboxError, raise_unless_agent
+from keystone_action.files.descent import is_small
 from keystone_action.files.output_file import PipeToFile
+from keystone_action.files.paths import display_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home, stopping_at
+from keystone_action.sandbox.held_files import find_held_file
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
 from keystone_action.sandbox.processes.running_command import Stopper, SupervisedCommand
@@ -26,20 +30,41 @@ from keystone_action.sandbox.shortage import Supplies
 from keystone_action.sandbox.users import Lease
 
 _LAST_WORDS = 4000
+_FEW = 32
+"""Entries of a workspace that are looked at without a thread."""
+
+
+class Private(NamedTuple):
+    """HOME and TMPDIR of a sandbox, in a directory of ours that only its user can enter."""
+
+    place: Path
+
+    @property
+    def home(self) -> Path:
+        return self.place / "home"
+
+    @property
+    def temporary(self) -> Path:
+        return self.place / "tmp"
+
+    @property
+    def folders(self) -> tuple[Path, Path]:
+        return self.home, self.temporary
+
+    def remove(self) -> None:
+        """Remove all of it. Blocks."""
+        remove_tree(self.place)
 
 
 class ProcessSandbox:
     """See `Sandbox`."""
-
-    loss: str = ""  # commands work on the workspace itself
 
     def __init__(
         self,
         launcher: LauncherClient,
         forget: Callable[[ProcessSandbox], None],
         workspace: Path,
-        home: Path,
-        temporary: Path,
+        private: Private,
         limits: Limits,
         environment: dict[str, str],
         lease: Lease | None,
@@ -48,21 +73,27 @@ class ProcessSandbox:
         groups: Sequence[int] = (),
         *,
         unix_sockets: bool = True,
+        areas: Sequence[Path] = (),
+        others: Path | None = None,
+        may_share_files: Callable[[ProcessSandbox], bool] = lambda _: False,
     ) -> None:
+        self.loss = ""
         self.workspace = workspace
         self.workspace_inside = str(workspace)
         self.uid = lease.uid if lease else None
         self._launcher = launcher
         self._forget = forget
-        self._home = home
-        self._temporary = temporary
+        self._private = private
+        self._areas = (private.place, *areas)
         self._limits = limits
         self._lease = lease
         self._rules = rules
         self._lasting_rules = lasting_rules or []
         self._groups = list(groups)
         self._unix_sockets = unix_sockets
-        self._disk_roots = [str(workspace), str(home), str(temporary)]
+        self._others = others
+        self._may_share_files = may_share_files
+        self._disk_roots = [str(workspace), *map(str, private.folders)]
         self._channels: set[Channel] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
@@ -70,8 +101,8 @@ class ProcessSandbox:
         self._shared = trees.SHARED if rules is None else trees.SHARED_MEMORY
         self._stamps = trees.stamps(self._shared) if lease else {}
         self.environment = {
-            "HOME": str(home),
-            "TMPDIR": str(temporary),
+            "HOME": str(private.home),
+            "TMPDIR": str(private.temporary),
             "PATH": DEFAULT_PATH,
             "LANG": "C.UTF-8",
             **environment,
@@ -136,6 +167,9 @@ class ProcessSandbox:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
+        if self._lease:
+            for area in self._areas:  # another sandbox of the cell may have been in there since
+                trees.admit_only(self._lease.uid, area)
         with contextlib.ExitStack() as ours:
             passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]
             ours.callback(os.close, passed[0])
@@ -146,7 +180,29 @@ class ProcessSandbox:
             raise SandboxError("the sandbox's supervisor was killed")
         for one in whole:
             await one.written()
+        if self._rules is not None or self._lease:
+            await self._seal()
         return read_report(*answer)
+
+    async def _seal(self) -> None:
+        """Make sure that no process of another sandbox can go on writing what the last command left."""
+        if self._channels:  # another command of this one still runs
+            return
+        look = partial(find_held_file, self.workspace, renews=self._may_share_files(self))
+        try:
+            held = look() if is_small(self.workspace, most_entries=_FEW) else await asyncio.to_thread(look)
+        except OSError as error:
+            raise SandboxError(f"looking for open files in the workspace failed: {error}") from error
+        if held:
+            self.loss = (
+                f"{display_path(held)} is still open for writing in a process outside of its sandbox, which can go on "
+                "changing it"
+            )
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a command of it runs."""
+        return bool(self._channels)
 
     async def _run_supervisor(
         self, request: CommandRequest, passed: list[int], stopper: Stopper
@@ -203,28 +259,29 @@ class ProcessSandbox:
             unix_sockets=self._unix_sockets,
             service=False,
             lists_processes=command.lists_processes,
+            others=None if self._others is None else str(self._others),
         )
 
     def written_folders(self) -> tuple[Path, ...] | None:
         """See `Sandbox.written_folders`."""
         if self._rules is None or (self._lease and trees.has_shared(self._lease.user, trees.SHARED_MEMORY)):
             return None
-        return self.workspace, self._home, self._temporary
+        return self.workspace, *self._private.folders
 
     async def close(self) -> None:
         """See `Sandbox.close`. Twice does no harm."""
-        await self._close(self._home, self._temporary)
+        await self._close(self._private.folders)
 
     async def close_but_home(self) -> Home:
         """See `Sandbox.close_but_home`."""
         if self._closed:
             raise SandboxError("the sandbox has been closed")
-        await self._close(self._temporary)
+        await self._close((self._private.temporary,))
         if self._lease:
-            trees.take_back(self._home, self._lease.uid)
-        return Home(self._home, partial(remove_tree, self._home))
+            trees.take_back(self._private.home, self._lease.uid)
+        return Home(self._private.home, self._private.remove)
 
-    async def _close(self, *gone: Path) -> None:
+    async def _close(self, gone: Sequence[Path]) -> None:
         if self._closed:
             return
         self._closed = True
@@ -234,7 +291,10 @@ class ProcessSandbox:
         for path in gone:
             if not trees.remove_if_empty(path):
                 await asyncio.to_thread(remove_tree, path)
+        trees.remove_if_empty(self._private.place)
         if self._lease:
+            for area in self._areas:
+                trees.admit_nobody(area)
             trees.take_back(self.workspace, self._lease.uid)
             trees.remove_shared(self._lease.user, self._shared, self._stamps)
             self._lease.release()

@@ -23,17 +23,23 @@ from pathlib import Path
 from keystone_action.command import Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.descent import is_small
-from keystone_action.files.paths import real_path
+from keystone_action.files.paths import is_within, real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.base import Home
 from keystone_action.sandbox.own_python import OwnPython, own_python
 from keystone_action.sandbox.processes import host, policy, system_v
 from keystone_action.sandbox.processes.client import LauncherClient, Launching, hide_memory
-from keystone_action.sandbox.processes.sandbox import ProcessSandbox
+from keystone_action.sandbox.processes.sandbox import Private, ProcessSandbox
 from keystone_action.sandbox.processes.service_process import ServiceProcess
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind, user_numbers
 
+_WITH_SCOPES = 6
+"""The version of Landlock that keeps off signals to others and their abstract sockets."""
+_OWN_FILES = (
+    "the agent can change modes and times of its user's files, and hand open files to agents that run at the same "
+    "time: this machine gives plain users no mount namespace"
+)
 _FEW = 32
 """Entries of a tree whose owner is changed without a thread."""
 
@@ -146,6 +152,7 @@ class ProcessSandboxes:
         self._rules: policy.Rules | None = None
         if landlock_abi:
             self._rules = policy.system_rules([*hidden, root]) + (policy.own_user_rules() if users else [])
+        self._has_mounts = bool(landlock_abi) and launcher.mounts and users is None
         self._sandbox_count = 0
         self._readers: Lease | None = None
         self._python: OwnPython | None = None
@@ -166,10 +173,12 @@ class ProcessSandboxes:
             sentences.append("nothing isolates the agent: it can read and write all that we can")
         elif not self._landlock_abi:
             sentences.append("what every user of this machine may read (often the checkout too), the agent may read")
-        if self._landlock_abi and self._landlock_abi < 6:
+        if self._landlock_abi and self._landlock_abi < _WITH_SCOPES:
             sentences.append("the agent can connect to abstract Unix sockets of other processes")
             if not self._users:
                 sentences.append("the agent can send signals to our processes")
+        if self._landlock_abi and not self._users and not self._has_mounts:
+            sentences.append(_OWN_FILES)
         if not self.launcher.seccomp and self.isolation != ("none",):
             what = "keys" if self._users else "keys and System V objects"
             sentences.append(f"the agent can use {what} of its user in the kernel: there is no seccomp here")
@@ -189,14 +198,25 @@ class ProcessSandboxes:
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         home: Home | None = None,
+        areas: Sequence[Path] = (),
     ) -> ProcessSandbox:
         """See `SandboxProvider.open`. The workspace's files are given to the sandbox's user."""
         workspace = real_path(workspace)
         with self._lease_for(workspace) as lease:
             if lease:
+                _admit_only(lease.uid, *areas)
                 for path in readable:
                     _must_be_reachable(path, real_path(path) / "anything", lease.uid)
-            return await self._world(workspace, lease, limits, readable, environment or {}, home=home)
+            return await self._world(
+                workspace,
+                lease,
+                limits,
+                readable,
+                environment or {},
+                home=home,
+                areas=areas,
+                others=self._temporary_files(),
+            )
 
     async def open_host(
         self,
@@ -206,6 +226,7 @@ class ProcessSandboxes:
         own: Sequence[Path] = (),
         shared: Sequence[Path] = (),
         readable: Sequence[Path] = (),
+        areas: Sequence[Path] = (),
     ) -> ProcessSandbox:
         """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
         directory = real_path(directory)
@@ -213,6 +234,8 @@ class ProcessSandboxes:
         found = (*own, *shared, *readable, *python.readable, *host.programs())
         with self._lease_for(directory) as lease:
             groups = [self._share(shared)] if lease else []
+            if lease:
+                _admit_only(lease.uid, *areas)
             return await self._world(
                 directory,
                 lease,
@@ -222,7 +245,19 @@ class ProcessSandboxes:
                 own=own,
                 groups=groups,
                 unix_sockets=not self._undoing_sockets(),
+                areas=areas,
+                others=self._own_files(),
             )
+
+    def _temporary_files(self) -> Path:
+        """The directory for temporary files, where other runs have theirs too; else that of this run."""
+        above = real_path(Path(tempfile.gettempdir()))
+        return above if is_within(self.root, above) and not policy.is_system(above) else self._own_files()
+
+    def _own_files(self) -> Path:
+        """What only this run has its files in."""
+        above = self.root if self._own_root else self.root.parent
+        return self.root if policy.is_system(above) else above
 
     def _undoing_sockets(self) -> list[str]:
         return policy.reachable_sockets(self._users.first if self._users else None)
@@ -283,22 +318,23 @@ class ProcessSandboxes:
         own: Sequence[Path] = (),
         groups: Sequence[int] = (),
         unix_sockets: bool = True,
+        areas: Sequence[Path] = (),
+        others: Path,
     ) -> ProcessSandbox:
         if lease:
             _must_be_reachable(workspace, workspace, lease.uid)
             await _give(workspace, lease.uid, *own, *([home.place] if home else []))
             for path in (workspace, *own):
                 path.chmod(0o700)
-        own_home, temporary = self._make_private(lease, home)
+        private = self._make_private(lease, home)
         rules = None
         if self._rules is not None:
-            rules = policy.own_rules((workspace, own_home, temporary), [real_path(path) for path in readable])
+            rules = policy.own_rules((workspace, *private.folders), [real_path(path) for path in readable])
         sandbox = ProcessSandbox(
             self.launcher,
             self._sandboxes.discard,
             workspace,
-            own_home,
-            temporary,
+            private,
             limits,
             dict(environment),
             lease,
@@ -306,21 +342,35 @@ class ProcessSandboxes:
             self._rules,
             groups,
             unix_sockets=unix_sockets,
+            areas=areas,
+            others=others if self._has_mounts else None,
+            may_share_files=self._may_share_files,
         )
         self._sandboxes.add(sandbox)
         return sandbox
 
-    def _make_private(self, lease: Lease | None, kept: Home | None = None) -> tuple[Path, Path]:
+    def _may_share_files(self, sandbox: ProcessSandbox) -> bool:
+        """Whether another sandbox runs a command that may have got an open file from this one."""
+        apart = self._landlock_abi >= _WITH_SCOPES and (self._users or self._has_mounts)
+        return not apart and any(one.is_running for one in self._sandboxes if one is not sandbox)
+
+    def _make_private(self, lease: Lease | None, kept: Home | None = None) -> Private:
         """HOME, which may be one that was kept and is the user's already, and a new TMPDIR."""
-        self._sandbox_count += 1
-        while (home := self.root / f"home-{self._sandbox_count}").exists():
+        if kept:
+            private = Private(kept.place.parent)
+        else:
             self._sandbox_count += 1
-        made = [self.root / f"tmp-{self._sandbox_count}", *([] if kept else [home])]
-        for path in made:
+            while (place := self.root / f"private-{self._sandbox_count}").exists():
+                self._sandbox_count += 1
+            private = Private(place)
+            place.mkdir(mode=0o700)
+        for path in (private.temporary,) if kept else private.folders:
             path.mkdir(mode=0o700)
             if lease:
                 os.chown(path, lease.uid, lease.uid)
-        return kept.place if kept else home, made[0]
+        if lease:
+            _admit_only(lease.uid, private.place)
+        return private
 
     async def spawn_service(
         self,
@@ -375,6 +425,11 @@ async def _give(tree: Path, uid: int, *more: Path) -> None:
         trees.give(tree, uid)
     else:
         await asyncio.to_thread(trees.give, tree, uid, *more)
+
+
+def _admit_only(uid: int, *areas: Path) -> None:
+    for area in areas:
+        trees.admit_only(uid, area)
 
 
 def _must_be_reachable(path: Path, real: Path, uid: int) -> None:

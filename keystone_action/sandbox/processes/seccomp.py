@@ -1,6 +1,8 @@
 """Kernel objects that belong to no file, so that Landlock does not cover them: keyrings, and System V memory,
 semaphores and queues. A command gives up the system calls that lead to them; to it, the kernel has none. The same for
 Unix sockets, where one that we may connect to would undo the sandbox: no filter sees which one a program connects to.
+And where a command of our own user has no mounts of its own: set-user-id and set-group-id bits, extended attributes and
+flags, of whatever file, since no filter sees which one a path names.
 
 Keyrings outlive processes, are shared by all processes of a user, and hold credentials of our own user. System V
 objects outlive processes too; those of a sandbox that has a user of its own are removed with it, so only commands of
@@ -31,29 +33,64 @@ class _Numbers(NamedTuple):
     keyrings: _Range
     system_v: tuple[_Range, ...]
     socket: int
-    other_sockets: tuple[_Range, ...] = (_IO_URING,)
+    attributes: _Attributes
+    other_sockets: tuple[_Range, ...] = ()
 
 
-_WITH_SOCKETCALL = ((102, 102), _IO_URING)
+class _Attributes(NamedTuple):
+    """modes: calls that set a mode, and which of their arguments it is. extended: calls that change attributes."""
+
+    modes: tuple[tuple[int, int], ...]
+    extended: tuple[_Range, ...]
+    ioctl: int
+
+
+def _attributes(modes: tuple[tuple[int, int], ...], first_set: int, first_removed: int, ioctl: int) -> _Attributes:
+    extended = ((first_set, first_set + 2), (first_removed, first_removed + 2), *_NEWER_EXTENDED)
+    return _Attributes((*modes, (452, 2)), extended, ioctl)
+
+
+_NEWER_EXTENDED = ((463, 463), (466, 466), (469, 469))
+_WITH_SOCKETCALL = ((102, 102),)
+_GENERIC_ATTRIBUTES = _attributes(((52, 1), (53, 2)), 5, 14, 29)
 _GENERIC_SYSTEM_V = ((186, 197),)
-_X86_64 = _Numbers(0xC000003E, (248, 250), ((29, 31), (64, 71), (220, 220)), 41)
-_I386 = _Numbers(0x40000003, (286, 288), ((117, 117), (393, 402), (420, 420)), 359, _WITH_SOCKETCALL)
-_ARM = _Numbers(0x40000028, (309, 311), ((298, 308), (312, 312), (420, 420)), 281)
-_AARCH64 = _Numbers(0xC00000B7, (217, 219), _GENERIC_SYSTEM_V, 198)
+_X86_64 = _Numbers(
+    0xC000003E, (248, 250), ((29, 31), (64, 71), (220, 220)), 41,
+    _attributes(((90, 1), (91, 1), (268, 2)), 188, 197, 16),
+)  # fmt: skip
+_I386 = _Numbers(
+    0x40000003, (286, 288), ((117, 117), (393, 402), (420, 420)), 359,
+    _attributes(((15, 1), (94, 1), (306, 2)), 226, 235, 54), _WITH_SOCKETCALL,
+)  # fmt: skip
+_ARM = _Numbers(
+    0x40000028, (309, 311), ((298, 308), (312, 312), (420, 420)), 281,
+    _attributes(((15, 1), (94, 1), (333, 2)), 226, 235, 54),
+)  # fmt: skip
+_AARCH64 = _Numbers(0xC00000B7, (217, 219), _GENERIC_SYSTEM_V, 198, _GENERIC_ATTRIBUTES)
+_RISCV = _Numbers(0xC00000F3, (217, 219), _GENERIC_SYSTEM_V, 198, _GENERIC_ATTRIBUTES)
+_LOONGARCH = _Numbers(0xC0000102, (217, 219), _GENERIC_SYSTEM_V, 198, _GENERIC_ATTRIBUTES)
+_PPC = _Numbers(
+    0xC0000015, (269, 271), ((117, 117), (392, 402)), 326,
+    _attributes(((15, 1), (94, 1), (297, 2)), 209, 218, 54), _WITH_SOCKETCALL,
+)  # fmt: skip
+_S390 = _Numbers(
+    0x80000016, (278, 280), ((117, 117), (392, 402)), 359,
+    _attributes(((15, 1), (94, 1), (299, 2)), 224, 233, 54), _WITH_SOCKETCALL,
+)  # fmt: skip
 _MACHINES = {
     "x86_64": ((_X86_64, _I386), 317),
     "i686": ((_I386,), 354),
     "aarch64": ((_AARCH64, _ARM), 277),
     "armv7l": ((_ARM,), 383),
-    "riscv64": ((_Numbers(0xC00000F3, (217, 219), _GENERIC_SYSTEM_V, 198),), 277),
-    "loongarch64": ((_Numbers(0xC0000102, (217, 219), _GENERIC_SYSTEM_V, 198),), 277),
-    "ppc64le": ((_Numbers(0xC0000015, (269, 271), ((117, 117), (392, 402)), 326, _WITH_SOCKETCALL),), 358),
-    "s390x": ((_Numbers(0x80000016, (278, 280), ((117, 117), (392, 402)), 359, _WITH_SOCKETCALL),), 348),
+    "riscv64": ((_RISCV,), 277),
+    "loongarch64": ((_LOONGARCH,), 277),
+    "ppc64le": ((_PPC,), 358),
+    "s390x": ((_S390,), 348),
 }
 """The kinds of programs that a machine runs, and its number of seccomp(2)."""
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
-_IF_EQUAL, _IF_AT_LEAST, _IF_ABOVE = 0x15, 0x35, 0x25
+_IF_EQUAL, _IF_AT_LEAST, _IF_ABOVE, _IF_ANY_OF_BITS = 0x15, 0x35, 0x25, 0x45
 _NUMBER_AT, _ARCH_AT = 0, 4
 _FIRST_ARGUMENT_AT = 16 if sys.byteorder == "little" else 20  # its lower half
 _UNIX = 1  # AF_UNIX
@@ -61,6 +98,11 @@ _WITHOUT_X32 = 0xBFFFFFFF  # a bit of the number says that the program is of tha
 _ALLOWED = 0x7FFF0000
 _NO_SUCH_CALL = 0x00050000 | errno.ENOSYS
 _DENIED = 0x00050000 | errno.EACCES
+_NOT_PERMITTED = 0x00050000 | errno.EPERM
+_NOT_SUPPORTED = 0x00050000 | errno.EOPNOTSUPP
+_SET_ID_BITS = 0o6000
+_FLAG_CALLS = (0x40086602, 0x40046602, 0x401C5820, 0x80086602, 0x80046602, 0x801C5820)
+"""FS_IOC_SETFLAGS, for programs of 64 and 32 bits, and FS_IOC_FSSETXATTR; the last three as PowerPC counts."""
 
 _SET_FILTER = 1
 _NO_MITIGATION = 4  # of speculation, which would slow down every command on older kernels
@@ -82,12 +124,13 @@ def available() -> bool:
     return _libc.syscall(machine[1], _SET_FILTER, 0, None) < 0 and ctypes.get_errno() == errno.EFAULT
 
 
-def give_up(*, system_v: bool, unix_sockets: bool = True) -> None:
-    """Leave this thread, and all that it starts, no system calls for keyrings; without `system_v` none for System V
-    objects either; without `unix_sockets` no Unix sockets but pairs. no_new_privileges() must have been called. Raises
-    OSError."""
+def give_up(*, system_v: bool, unix_sockets: bool = True, attributes: bool = True) -> None:
+    """Leave this thread, and all that it starts, no system calls for keyrings and io_uring: it does unseen what is
+    refused here, and can write to files that nobody has open. Without `system_v` none for System V objects either;
+    without `unix_sockets` no Unix sockets but pairs; without `attributes` no set-id bits, extended attributes and flags
+    of files. no_new_privileges() must have been called. Raises OSError."""
     kinds, number = _MACHINES[os.uname().machine]
-    instructions = _filter(kinds, system_v, unix_sockets)
+    instructions = _filter(kinds, system_v, unix_sockets, attributes)
     program = _Program(len(instructions) // 8, instructions)
     for flags in (_NO_MITIGATION, 0):
         if _libc.syscall(number, _SET_FILTER, flags, ctypes.byref(program)) == 0:
@@ -111,25 +154,48 @@ def leave_session_keyring() -> None:
 
 
 @functools.cache
-def _filter(kinds: tuple[_Numbers, ...], system_v: bool, unix_sockets: bool) -> bytes:
+def _filter(kinds: tuple[_Numbers, ...], system_v: bool, unix_sockets: bool, attributes: bool) -> bytes:
     """The program that the kernel runs at each system call."""
-    blocks = b"".join(_block(kind, system_v, unix_sockets) for kind in kinds)
+    blocks = b"".join(_block(kind, system_v, unix_sockets, attributes) for kind in kinds)
     return _instruction(_LOAD, _ARCH_AT) + blocks + _instruction(_RETURN, _ALLOWED)
 
 
-def _block(kind: _Numbers, system_v: bool, unix_sockets: bool) -> bytes:
+def _block(kind: _Numbers, system_v: bool, unix_sockets: bool, attributes: bool) -> bytes:
     """For programs of one kind: refuse what is given up, allow everything else."""
-    ranges = [kind.keyrings, *(() if system_v else kind.system_v), *(() if unix_sockets else kind.other_sockets)]
-    tests = b"".join(
-        _instruction(_IF_AT_LEAST, first, otherwise=2)
-        + _instruction(_IF_ABOVE, last, then=1)
-        + _instruction(_RETURN, _NO_SUCH_CALL)
-        for first, last in ranges
-    )
+    ranges = [kind.keyrings, _IO_URING]
+    ranges += [*(() if system_v else kind.system_v), *(() if unix_sockets else kind.other_sockets)]
+    tests = b"".join(_refuse(first, last, _NO_SUCH_CALL) for first, last in ranges)
+    if not attributes:
+        tests += _without_attributes(kind.attributes)
     if not unix_sockets:
         tests += _without_unix_sockets(kind.socket)
     body = _instruction(_LOAD, _NUMBER_AT) + _instruction(_AND, _WITHOUT_X32) + tests + _instruction(_RETURN, _ALLOWED)
     return _instruction(_IF_EQUAL, kind.arch, otherwise=len(body) // 8) + body
+
+
+def _refuse(first: int, last: int, answer: int) -> bytes:
+    return (
+        _instruction(_IF_AT_LEAST, first, otherwise=2)
+        + _instruction(_IF_ABOVE, last, then=1)
+        + _instruction(_RETURN, answer)
+    )
+
+
+def _without_attributes(calls: _Attributes) -> bytes:
+    tests = b"".join(_refuse(first, last, _NOT_SUPPORTED) for first, last in calls.extended)
+    for number, argument in calls.modes:
+        tests += (
+            _instruction(_IF_EQUAL, number, otherwise=4)
+            + _instruction(_LOAD, _FIRST_ARGUMENT_AT + 8 * argument)
+            + _instruction(_IF_ANY_OF_BITS, _SET_ID_BITS, otherwise=1)
+            + _instruction(_RETURN, _NOT_PERMITTED)
+            + _instruction(_RETURN, _ALLOWED)
+        )
+    flags = b"".join(
+        _instruction(_IF_EQUAL, request, otherwise=1) + _instruction(_RETURN, _NOT_SUPPORTED) for request in _FLAG_CALLS
+    )
+    body = _instruction(_LOAD, _FIRST_ARGUMENT_AT + 8) + flags + _instruction(_RETURN, _ALLOWED)
+    return tests + _instruction(_IF_EQUAL, calls.ioctl, otherwise=len(body) // 8) + body
 
 
 def _without_unix_sockets(socket: int) -> bytes:

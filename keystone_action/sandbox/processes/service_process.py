@@ -55,7 +55,7 @@ class ServiceProcess:
             uid=uid, groups=[], guard=lease.guard if lease else None, rules=None, lasting_rules=[],
             timeout=None, memory=None, disk=None, pids=None, disk_roots=[],
             head=0, tail=0, whole=[], unix_sockets=True, service=True,
-            lists_processes=False,
+            lists_processes=False, others=None,
         )  # fmt: skip
         stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         channel = None

@@ -31,6 +31,7 @@ class CommandRequest(TypedDict):
     how many bytes and up to how many all of it goes to one of the last of the descriptors that came with the order;
     None = to none. unix_sockets: whether it may make Unix sockets. service: report the start, take signals, and write
     to the log that came with the order instead of keeping streams. lists_processes: the report says which there were.
+    others: where other cells have their files, if the command is to have mounts of its own (`mount_namespace`).
     """
 
     argv: list[str]
@@ -53,16 +54,19 @@ class CommandRequest(TypedDict):
     unix_sockets: bool
     service: bool
     lists_processes: bool
+    others: str | None
 
 
-LastingPart = tuple[int | None, int | None, bool, bool, bool, bool]
+LastingPart = tuple[int | None, int | None, bool, bool, bool, bool, bool]
 
 
 def lasting_part(request: CommandRequest) -> LastingPart:
     """What a supervisor takes on for good with its first request: the limits (disk, pids), and what decides of
     privileges and system calls. It can serve another request for which all this is equal."""
     user, confined_files = request["uid"] is not None, request["rules"] is not None
-    return request["disk"], request["pids"], user, confined_files, request["unix_sockets"], request["service"]
+    own_mounts = request["others"] is not None
+    kind = request["unix_sockets"], request["service"]
+    return request["disk"], request["pids"], user, confined_files, own_mounts, *kind
 
 
 def pack(message: object, blob: bytes = b"") -> bytes:
