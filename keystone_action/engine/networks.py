@@ -38,6 +38,12 @@ GATEWAY_OPEN = (
     "egress: deny leaves ports of this machine open: what listens on all of its addresses is reached by the agent at "
     "its network's gateway. Run in a container of the engine, as the action does, to close them."
 )
+DATAGRAMS_OPEN = (
+    "egress: deny lets single datagrams through to the engine's machine, by broadcast, multicast or past the routes; "
+    "what listens for them there gets them and can't answer. A cell without services and gateway has no network at all."
+)
+"""The bridge is an interface of the machine, with an address or without: a frame for all reaches it. Only a filter on
+the machine, or in each container's namespace, would stop that, and the engine sets up neither."""
 _INHIBIT = "com.docker.network.bridge.inhibit_ipv4"
 """With it the bridge has no address of the machine. Engines since 28 call it `gateway_mode_ipv4=isolated` as well."""
 _NO_IPV6 = {"com.docker.network.enable_ipv6": "false"}
@@ -77,8 +83,10 @@ class ContainerNetwork:
 
     @property
     def notice(self) -> str:
-        """What of `egress: deny` this network does not enforce, for the report; empty when it has no hole."""
-        return GATEWAY_OPEN if self.internal and self.gateway_open else ""
+        """What of `egress: deny` this network does not enforce, for the report; empty where nothing is denied."""
+        if not self.internal:
+            return ""
+        return GATEWAY_OPEN if self.gateway_open else DATAGRAMS_OPEN
 
     @property
     def host_address(self) -> str:

@@ -18,7 +18,7 @@ from support.egress import StagedOutside, decisions, port_of
 from support.images import BASE, PYTHON
 
 from keystone_action.engine import networks as module
-from keystone_action.engine.networks import ContainerNetwork
+from keystone_action.engine.networks import DATAGRAMS_OPEN, ContainerNetwork
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.services.egress.proxy import EgressCell, EgressProxy
 from keystone_action.spec.models.policies import Egress
@@ -223,6 +223,30 @@ def test_on_the_engine_s_machine_its_ports_are_open_at_the_gateway_and_that_is_s
     assert ContainerNetwork("n", "n", cell.network.subnet, "", internal=False).notice == ""
 
 
+DATAGRAMS = r"""
+import fcntl, socket, struct, sys
+if "eth0" not in [name for _, name in socket.if_nameindex()]:
+    sys.exit()
+port, word = int(sys.argv[1]), sys.argv[2].encode()
+eth0 = socket.if_nametoindex("eth0")
+own = socket.inet_ntoa(fcntl.ioctl(socket.socket(), 0x8915, struct.pack("256s", b"eth0"))[20:24])
+def send(address, *options, bound="", pktinfo=False):
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        try:
+            for level, name, value in options:
+                sender.setsockopt(level, name, value)
+            sender.bind((bound, 0))
+            extra = [(socket.IPPROTO_IP, 8, struct.pack("I4s4s", eth0, bytes(4), bytes(4)))] if pktinfo else []
+            sender.sendmsg([word], extra, 0, (address, port))
+        except OSError as error:
+            print(address, error)
+to_all, device = (socket.SOL_SOCKET, socket.SO_BROADCAST, 1), (socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+send("255.255.255.255", to_all, bound=own)
+send("255.255.255.255", to_all, device)
+send("224.0.0.1", bound=own)
+send("172.17.0.1", device, (socket.SOL_SOCKET, socket.SO_DONTROUTE, 1))
+send("172.17.0.1", pktinfo=True)
+"""
 FROM_INSIDE = """
 import asyncio, json, os, sys
 sys.path.insert(0, "/packages")
@@ -237,7 +261,7 @@ from pathlib import Path
 
 async def main():
     client = docker.from_env()
-    run_id, image, knock, port, machine = sys.argv[1:]
+    run_id, image, knock, port, machine, datagrams, hears = sys.argv[1:]
     networks, proxy = Networks(connect(os.environ), run_id), EgressProxy()
     proxy.start()
     seen = []
@@ -249,6 +273,10 @@ async def main():
             printed = await asyncio.to_thread(
                 client.containers.run, image, ["python3", "-c", knock, *ends], network=network.name,
                 dns=list(network.dns), labels={"keystone.run": run_id}, cap_drop=["ALL"], remove=True)
+            for where in (network.name, "none"):
+                await asyncio.to_thread(
+                    client.containers.run, image, ["python3", "-c", datagrams, hears, where],
+                    network=where, labels={"keystone.run": run_id}, cap_drop=["ALL"], remove=True)
             await cell.close()
             seen.append({"found": json.loads(printed), "open": network.gateway_open, "notice": network.notice,
                          "own": network.own_address == network.host_address})
@@ -271,18 +299,27 @@ def test_in_a_container_of_the_engine_the_machine_has_no_address_in_the_network(
         str(packages): {"bind": "/packages", "mode": "ro"},
     }
     containers.need(BASE)
-    with open_port() as port:
+    with open_port() as port, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as ear:
+        ear.bind(("0.0.0.0", 0))
+        ear.settimeout(0.5)
+        hears = str(ear.getsockname()[1])
         output = containers.engine.containers.run(
             BASE,
-            ["python3", "-c", FROM_INSIDE, containers.run_id, BASE, KNOCK, str(port), own_address()],
+            ["python3", "-c", FROM_INSIDE, containers.run_id, BASE, KNOCK, str(port), own_address(), DATAGRAMS, hears],
             volumes=binds,
             remove=True,
             labels={"keystone.run": containers.run_id},
         )
+        heard = set()
+        with suppress(TimeoutError):
+            while True:
+                heard.add(ear.recv(100).decode())
     for seen in json.loads(output):
         assert seen["found"][0].startswith("HTTP/1.1 400"), seen
         assert [one[:3] for one in seen["found"][1:]] == ["no:"] * 3, seen
-        assert (seen["open"], seen["notice"], seen["own"]) == (False, "", True)
+        assert (seen["open"], seen["notice"], seen["own"]) == (False, DATAGRAMS_OPEN, True)
+    # Whether they arrive is the machine's doing (`rp_filter`), and can't be seen from where an action runs.
+    assert "none" not in heard
 
 
 def sniffed(bridge: str, seconds: float, what: threading.Event) -> list[str]:
