@@ -6,7 +6,7 @@ import uuid
 
 import pytest
 from docker.errors import ImageNotFound
-from support.attacks import hostile
+from support.attacks import honest, hostile
 from support.hostile_containers import attack_in_container
 
 pytestmark = pytest.mark.docker
@@ -90,6 +90,44 @@ def test_what_setup_made_of_other_code_of_the_agent_s_is_not_found_again(tmp_pat
         for tag in {tag for one in engine.images.list("keystone-setup") for tag in one.tags} - before:
             if copy.split()[1] in _file(engine, tag, "/opt/new"):
                 engine.images.remove(tag, force=True)
+
+
+SEND_TO_ALL = """
+import os, socket
+devices = [name for _, name in socket.if_nameindex()]
+open("devices", "w").write(" ".join(devices))
+if "eth0" in devices:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+        sender.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"eth0")
+        sender.sendto(b"the secret", ("255.255.255.255", 9999))
+open("sent", "w")
+"""
+DENY = {"egress": {"default": "deny"}}
+
+
+@hostile(
+    "containers",
+    "sends datagrams to the engine's machine although egress is denied",
+    held_by="no network at all where nothing is to be reached",
+    sandbox="docker",
+)
+def test_a_cell_that_may_reach_nothing_has_no_network(tmp_path, image):
+    image("python:3.12-slim")
+    checks = {"none": {"type": "file_content", "path": "devices", "not_contains": "eth"}}
+    called = attack_in_container(tmp_path, SEND_TO_ALL, checks, network=DENY)
+    assert called.code == 0, called.out + called.err
+    assert "egress: deny l" not in (called.output / "summary.md").read_text("utf-8")
+
+
+@honest("containers", "sends datagrams to the engine's machine although egress is denied", sandbox="docker")
+def test_a_cell_with_a_service_has_a_network_and_its_hole_is_told(tmp_path, image):
+    image("python:3.12-slim")
+    checks = {"one": {"type": "file_content", "path": "devices", "contains": "eth0"}}
+    mock = {"name": "api", "type": "http_mock", "routes": [{"path": "/", "response": "hello"}]}
+    called = attack_in_container(tmp_path, SEND_TO_ALL, checks, network=DENY, services=[mock])
+    assert called.code == 0, called.out + called.err
+    assert "egress: deny l" in (called.output / "summary.md").read_text("utf-8")
 
 
 def _file(engine, image, path):
