@@ -23,6 +23,7 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.files.run_lock import State, is_on_engine, locked_run, state_of
 from keystone_action.files.temporary import Temporary, find_temporary, remove_temporary
 from keystone_action.report.words import count, duration
+from keystone_action.sandbox.processes.system_v import remove_of_server
 from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.users import Users, remove_left_behind
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 SETUPS_KEPT = 7 * 24 * 3600.0
 """Seconds that the image of a setup may be kept for the next run of the same setup, and a copy of our programs for the
 next run from the same installation."""
+_DATA_OF_SERVERS = "*/postgres-*/data"
+"""Of embedded databases, below the folder of a run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,8 @@ def _clean_places(
         for one in chosen:
             say(f"would remove {'lock' if one.is_lock else 'folder'} {one.path}")
         return
+    for data in (data for one in chosen for data in one.path.glob(_DATA_OF_SERVERS)):
+        remove_of_server(str(data))
     left = [one for one in chosen if not remove_temporary(one)]
     removed = sum(not one.is_lock for one in chosen if one not in left)
     where = ", ".join(map(str, places))

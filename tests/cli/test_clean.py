@@ -22,6 +22,7 @@ from keystone_action.files import temporary
 from keystone_action.files.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
 from keystone_action.files.temporary import find_temporary
 from keystone_action.runner.options import RunOptions
+from keystone_action.sandbox.processes import system_v
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
 HOUR = 3600.0
@@ -100,6 +101,32 @@ def test_what_a_killed_process_had_for_itself_goes(without_engine: Path) -> None
     assert (kept.is_dir(), killed.is_dir()) == (True, False)
     started[0].communicate("\n")
     assert list(without_engine.iterdir()) == []
+
+
+def test_shared_memory_of_a_database_whose_watchers_were_killed_too_goes(without_engine: Path) -> None:
+    """Of one that still runs, and of other programs, nothing."""
+    made = "import ctypes, sys; print(ctypes.CDLL(None).shmget(0, 4096, 0o1600), flush=True); sys.stdin.read()"
+    makers = [
+        subprocess.Popen([sys.executable, "-c", made], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        for _ in range(3)
+    ]
+    segments = [int(one.stdout.readline()) for one in makers if one.stdout]
+    gone, running, _ = makers
+    for maker in (gone, running):
+        run_id = new_run_id()
+        dead(without_engine, run_id)
+        data = folder(without_engine, run_id) / "sandboxes" / "postgres-abc" / "data"
+        data.mkdir(parents=True)
+        (data / "postmaster.pid").write_text(f"{maker.pid}\n/somewhere\n")
+    for ended in (gone, makers[2]):
+        ended.communicate("")
+    assert cli.main(["clean"]) == 0
+    left = {each.identifier for each in system_v.objects("shm")}
+    running.communicate("")
+    for one in (running, makers[2]):
+        system_v.remove_made_by({one.pid}, None)
+    assert [one in left for one in segments] == [False, True, True]
+    assert not list(without_engine.glob("*/sandboxes"))
 
 
 def test_every_name_that_we_give_is_known(tmp_path: Path) -> None:

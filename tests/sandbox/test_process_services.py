@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import os
 import signal
 import socket
 import time
@@ -15,7 +17,10 @@ from support.process_world import ROOT, alive, eventually, run, token, world
 
 from keystone_action.command import Command
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.processes import system_v
+from keystone_action.services.server_process import named_user
 
+NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="as another user needs root")
 PATH = {"PATH": "/usr/bin:/bin"}
 GRACEFUL = "trap 'echo bye; exit 3' TERM; trap 'echo quick; exit 4' INT; echo ready; while :; do sleep 0.05; done"
 
@@ -49,6 +54,39 @@ def test_one_that_does_not_listen_is_killed_with_its_descendants() -> None:
             assert alive(mark) == []
 
     run(main)
+
+
+SEGMENT = """
+import ctypes, time
+print(ctypes.CDLL(None).shmget(0, 4096, 0o1600), flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("uid", [False, True, pytest.param("named", marks=NEEDS_ROOT)])
+def test_shared_memory_that_a_child_of_its_made_goes_with_it(uid: bool | str) -> None:
+    """As initdb's servers do, which it starts one after the other."""
+
+    async def main() -> None:
+        async with world() as (sandboxes, _):
+            others = ctypes.CDLL(None).shmget(0, 4096, 0o1600)
+            user = named_user() if uid == "named" else bool(uid)
+            script = ["sh", "-c", '/usr/bin/python3 -c "$0" & wait', SEGMENT]
+            service = await sandboxes.spawn_service(script, PATH, Path("/"), uid=user)
+            assert await asyncio.to_thread(eventually, lambda: service.tail().strip().isdecimal())
+            made = int(service.tail())
+            assert {made, others} <= segments()
+            await service.stop(0)
+            assert made not in segments()
+            assert others in segments()
+            system_v.remove_made_by({os.getpid()}, None)
+            assert others not in segments()
+
+    run(main)
+
+
+def segments() -> set[int]:
+    return {each.identifier for each in system_v.objects("shm")}
 
 
 def test_one_that_ends_by_itself() -> None:

@@ -110,6 +110,8 @@ class Supervisor:
         self._end_time: float | None = None
         self._ending = False
         self._leftovers = 0
+        self._reaped: set[int] = set()
+        """Processes of a service that ended as ours."""
         self._log: int | None = None
         self._spawn_time = self._start_time = time.monotonic()
         self._next_log_check = self._start_time + _LOG_PAUSE
@@ -211,7 +213,9 @@ class Supervisor:
             self._wait(now, min((when for when in times if when), default=None))
         gone = self.end()
         if gone and self._request["service"]:
-            system_v.remove_made_by(self._pid, self._user)
+            uid = self._request["uid"]
+            # One that has no guard runs as a user that is somebody's already. Nobody is signalled here.
+            system_v.remove_made_by(self._reaped, self._user or (User(uid, guard=0) if uid is not None else None))
         try:
             return self._report(gone)
         finally:
@@ -267,6 +271,9 @@ class Supervisor:
                 return False
             if self._seen is not None:
                 self._seen.reaped(pid, status)
+            if self._request["service"]:
+                # The first process has children that make such memory, too: initdb's servers.
+                self._reaped.add(pid)
             if pid == self._pid:
                 self._status = status
                 self._end_time = time.monotonic()

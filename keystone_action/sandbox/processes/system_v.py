@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from keystone_action.sandbox.processes import process_tree as processtree
@@ -81,12 +82,23 @@ def remove(user: User) -> None:
                 getattr(_libc, f"{each.kind}ctl")(each.identifier, _REMOVE, None)
 
 
-def remove_made_by(process: int, user: User | None) -> None:
-    """Remove the shared memory that a process made, which has ended by now, and that nothing is attached to. user:
-    whose it was, None for our own. (A database server that is killed leaves such a segment.)"""
-    left = [row["shmid"] for row in _rows("shm") if row["cpid"] == process and not row["nattch"]]
+def remove_made_by(makers: Collection[int], user: User | None) -> None:
+    """Remove the shared memory that these processes made, which have ended by now, where nothing is attached to it.
+    user: whose it was, None for our own. (A database server that is killed leaves such a segment.)"""
+    left = [row["shmid"] for row in _rows("shm") if row["cpid"] in makers and not row["nattch"]]
     if not left:
         return
     with contextlib.suppress(OSError), acting_for(user) if user is not None else contextlib.nullcontext():
         for identifier in left:
             _libc.shmctl(identifier, _REMOVE, None)
+
+
+def remove_of_server(data: str) -> None:
+    """Remove the shared memory of a PostgreSQL server that was killed with all that watched it, by what stands in its
+    data directory. Nothing of one that still runs."""
+    words = (processtree.read_text(f"{data}/postmaster.pid") or "").split(maxsplit=1)
+    if not words or not words[0].isdecimal() or processtree.process(int(words[0])) is not None:
+        return
+    with contextlib.suppress(OSError):
+        owner = os.lstat(data).st_uid
+        remove_made_by({int(words[0])}, User(owner, guard=0) if owner != os.geteuid() else None)
