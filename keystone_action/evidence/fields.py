@@ -97,7 +97,7 @@ def read_field(field: Field, requests: Sequence[RecordedRequest]) -> Any | Missi
     value: Any
     if field.part == "json":
         try:
-            value = json.loads(request.body)
+            value = json.loads(request.body.removeprefix("\ufeff"))
         except (ValueError, RecursionError):
             return Missing("the request's body is no JSON")
     else:

@@ -128,7 +128,7 @@ def _find_header(name: str, request: RecordedRequest) -> Any | Missing:
 
 def _document(request: RecordedRequest) -> Any | Missing:
     try:
-        return json.loads(request.body)
+        return json.loads(request.body.removeprefix("\ufeff"))
     except (ValueError, RecursionError):
         return Missing("a body that is not JSON")
 

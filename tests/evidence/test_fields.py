@@ -75,6 +75,11 @@ def test_what_is_missing(text: str, reason: str) -> None:
     assert read_field(parse_field(text), [FIRST, SECOND]) == Missing(reason)
 
 
+@pytest.mark.parametrize("body", ['{"a": 1}', '\ufeff{"a": 1}'])
+def test_a_body_of_json_may_begin_with_a_byte_order_mark(body: str) -> None:
+    assert read_field(parse_field("last_request.json.a"), [dataclasses.replace(FIRST, body=body)]) == 1
+
+
 def test_without_requests() -> None:
     assert read_field(parse_field("request_count"), []) == 0
     assert read_field(parse_field("last_request.body"), []) == Missing(

@@ -81,6 +81,19 @@ def test_every_problem_is_said(workspace: Path) -> None:
     assert (outcome.details["added"], outcome.details["removed"]) == (5, 1)
 
 
+def test_line_ends_that_changed_are_told(workspace: Path) -> None:
+    def convert(workspace: Path) -> None:
+        for path in (workspace / "src" / "main.py", workspace / "src" / "deep" / "x.py"):
+            path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+        (workspace / "tests" / "test_main.py").write_bytes(b"other\r\n")
+
+    outcome = check({"max_lines": 10}, workspace, convert)
+    assert outcome.message.splitlines() == [
+        "204 lines added and removed, at most 10 may be.",
+        "Only line ends changed in src/deep/x.py, src/main.py: LF → CRLF.",
+    ]
+
+
 def test_nothing_changed_passes(workspace: Path) -> None:
     outcome = check({"only": ["src"], "max_files": 0, "max_lines": 0}, workspace, lambda _: None)
     assert (outcome.status, outcome.message) == ("pass", "0 files changed, 0 lines added, 0 removed.")

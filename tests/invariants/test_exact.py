@@ -42,6 +42,8 @@ def test_the_whole_output_counts(expected: str, output: str, normalize: bool, st
 def test_normalized_is_the_default_and_the_message_shows_both() -> None:
     assert exact("Yes", " YES ").status == "pass"
     assert exact("Yes", "No!").message == "expected 'yes', found 'no!'."
+    long = "line\n" * 100
+    assert "in their line ends alone: expected LF, found CRLF." in exact(long, long.replace("\n", "\r\n")).message
 
 
 def test_a_missing_output_fails_even_where_nothing_is_expected() -> None:

@@ -114,6 +114,7 @@ def test_all_conditions_must_hold(workspace: Path, conditions: dict[str, object]
 
 
 FAR = "x" * 100
+ENDS = "only line ends differ: expected "
 
 
 @pytest.mark.parametrize(
@@ -122,8 +123,18 @@ FAR = "x" * 100
         ("one\ntwo\n", "one\ntwo\n", ""),
         ("", "", ""),
         ("one\n", ["one\n", "one\n"], ""),
-        ("one\n", "one", "differs in line 1: expected 'one', found 'one\\n'."),
-        ("one\r\n", "one\n", "differs in line 1: expected 'one\\n', found 'one\\r\\n'."),
+        (
+            "one\n",
+            "one",
+            f"differs in line 1: expected 'one', found 'one\\n'; {ENDS}none at the end, found 1 at the end.",
+        ),
+        ("one\r\n", "one\n", f"differs in line 1: expected 'one\\n', found 'one\\r\\n'; {ENDS}LF, found CRLF."),
+        (
+            "1\r\n2\r\n",
+            "1\n2\n",
+            f"differs in line 1: expected '1\\n', found '1\\r\\n' (lines that differ: 2); {ENDS}LF, found CRLF.",
+        ),
+        ("one\r\n", "One\n", "differs in line 1: expected 'One\\n', found 'one\\r\\n'."),
         ("one\n", "one\ntwo", "differs in line 2: expected 'two', found no such line."),
         ("one\ntwo", "one\n", "differs in line 2: expected no such line, found 'two'."),
         ("x", "", "differs in line 1: expected no such line, found 'x'."),
@@ -169,6 +180,17 @@ def test_an_unwanted_text_is_found_at_both_ends(workspace: Path, unwanted: str, 
     found, message = status({"type": "file_content", "path": "ends.txt", "not_contains": unwanted}, workspace)
     assert found == ("fail" if line else "pass")
     assert not line or message == f"ends.txt contains {unwanted!r} (line {line})."
+
+
+def test_a_byte_order_mark_is_told_where_something_fails(workspace: Path) -> None:
+    (workspace / "marked.txt").write_bytes("\ufefftotal 42\n".encode())
+    document = {"type": "file_content", "path": "marked.txt", "contains": "total 42"}
+    assert status(document, workspace)[0] == "pass"
+    found, message = status({**document, "pattern": "^total 42"}, workspace)
+    assert (found, message.splitlines()[1:]) == (
+        "fail",
+        ["marked.txt begins with a byte order mark, which is a character of its text."],
+    )
 
 
 def test_anchors_bind_to_the_whole_text_unless_told(workspace: Path) -> None:

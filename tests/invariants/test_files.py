@@ -77,6 +77,18 @@ def carriage_returns(path: Path) -> None:
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
 
 
+def some_carriage_returns(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n", 1))
+
+
+def old_line_ends(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r"))
+
+
+def more_text(path: Path) -> None:
+    path.write_bytes(b"more\r\n" + path.read_bytes()[4:])
+
+
 def directory(path: Path) -> None:
     path.unlink()
     path.mkdir()
@@ -112,8 +124,11 @@ def huge(path: Path) -> None:
     ("spoil", "words"),
     [
         (missing, "a.txt does not exist"),
-        (longer, "it has 14 bytes, expected 13"),
-        (carriage_returns, "it has 15 bytes, expected 13"),
+        (longer, "in its line ends alone: expected 1 at the end, found 2 at the end"),
+        (more_text, "it has 15 bytes, expected 13"),
+        (carriage_returns, "in its line ends alone: expected LF, found CRLF"),
+        (some_carriage_returns, "in its line ends alone: expected LF, found LF and CRLF"),
+        (old_line_ends, "in its line ends alone: expected LF, found CR"),
         (directory, "a.txt is a directory"),
         (fifo, "a.txt is a FIFO"),
         (link_out, "out of the workspace"),

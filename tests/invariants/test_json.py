@@ -143,6 +143,15 @@ def test_a_file_that_is_no_schema_is_an_error(workspace: Path, content: str) -> 
     assert check({"schema": "schema.json"}, workspace, directory=workspace.parent).status == "error"
 
 
+def test_a_byte_order_mark_is_no_part_of_a_document(workspace: Path) -> None:
+    """As .NET and PowerShell write it."""
+    (workspace / "out.json").write_bytes(b'\xef\xbb\xbf{"total": 42}\r\n')
+    (workspace.parent / "schema.json").write_bytes(b'\xef\xbb\xbf{"required": ["total"]}')
+    marked: dict[str, Any] = {"schema": "schema.json", "values": {"total": 42}}
+    assert check(marked, workspace, directory=workspace.parent).status == "pass"
+    assert check({**marked, "values": {"total": 43}}, workspace, directory=workspace.parent).status == "fail"
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -150,7 +159,8 @@ def test_a_file_that_is_no_schema_is_an_error(workspace: Path, content: str) -> 
         b"{",
         b"{} {}",
         b"\xff",
-        b"\xef\xbb\xbf{}",
+        b"\xef\xbb\xbf",
+        b"\xef\xbb\xbf\xef\xbb\xbf{}",
         b"NaN",
         b'{"a": Infinity}',
         b'{"a": 1, "a": 2}',

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -14,12 +14,15 @@ from keystone_action.evidence.model import Evidence
 from keystone_action.files.changes.entries import Change
 from keystone_action.files.changes.line_counts import LineCount, line_counts
 from keystone_action.files.globs import matches_any
-from keystone_action.files.paths import display_path, display_paths, name_paths
+from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.values.comparison import line_ends
 from keystone_action.spec.models.base import WorkspacePath
 
 _Glob = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
 _Limit = Annotated[int, Field(ge=0)]
+_MOST_COMPARED = 8 << 20
+"""Bytes of a file that is looked at for its line ends."""
 
 
 class Diff(Check):
@@ -110,6 +113,7 @@ class Diff(Check):
             summary += f", {_count_words(added, 'line')} added, {removed:,} removed"
             problems += self._lines(counts, added, removed)
         if problems:
+            problems += _of_line_ends(changes, originals, evidence.workspace, deadline)
             return failed("\n".join(f"{problem}." for problem in problems), **details)
         return passed(f"{summary}.", **details)
 
@@ -149,6 +153,25 @@ class Diff(Check):
                     f"the lines of {name_paths(unknown)} can't be counted, and at most {limit:,} may be {words}"
                 )
         return problems
+
+
+def _of_line_ends(changes: Sequence[Change], originals: Path | None, workspace: Path, deadline: float) -> Iterator[str]:
+    """A sentence for files in which nothing but line ends changed, by how they did."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for change in changes:
+        states = (change.before, change.after)
+        if originals is None or any(one is None or one.kind != "file" or one.size > _MOST_COMPARED for one in states):
+            continue
+        if time.monotonic() >= deadline:
+            return
+        try:
+            before, after = (read_inside(root, change.path) for root in (originals, workspace))
+        except PathProblem:
+            continue
+        if ends := line_ends(before, after):
+            found.setdefault(ends, []).append(change.path)
+    for (old, new), paths in found.items():
+        yield f"Only line ends changed in {name_paths(paths)}: {old} → {new}"
 
 
 def _is_directory(change: Change) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.values.comparison import line_ends
 
 _SHOWN = 200
 
@@ -47,6 +48,8 @@ class Exact(Check):
 
 def _where(wanted: str, found: str) -> str:
     """Where the two part, when what is shown of them may not tell."""
+    if ends := line_ends(wanted.encode("utf-8", "replace"), found.encode("utf-8", "replace")):
+        return f"; they differ in their line ends alone: expected {ends[0]}, found {ends[1]}"
     if len(wanted) <= _SHOWN and len(found) <= _SHOWN:
         return ""
     pairs = zip(wanted, found, strict=False)

@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from keystone_action.files.globs import find
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.values.comparison import line_ends
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.spec.models.base import RegexPattern, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
@@ -114,6 +115,8 @@ class FileContent(Check):
             for pattern in _as_list(self.pattern)
             if not search(pattern, text, deadline=deadline)
         ]
+        if problems and text.startswith("\ufeff"):
+            problems.append("begins with a byte order mark, which is a character of its text.")
         return problems
 
 
@@ -127,7 +130,9 @@ def _difference(text: str, wanted: str) -> str:
     )
     start = column - _SHOWN_BEFORE if column >= _SHOWN else 0  # else both would be shown as the same text
     more = f" (lines that differ: {len(differing):,})" if len(differing) > 1 else ""
-    return f"differs in line {number}: expected {_shown(expected, start)}, found {_shown(found, start)}{more}."
+    ends = line_ends(wanted.encode("utf-8", "replace"), text.encode())
+    only = f"; only line ends differ: expected {ends[0]}, found {ends[1]}" if ends else ""
+    return f"differs in line {number}: expected {_shown(expected, start)}, found {_shown(found, start)}{more}{only}."
 
 
 def _shown(line: str | None, start: int) -> str:

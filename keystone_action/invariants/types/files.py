@@ -14,6 +14,7 @@ from keystone_action.evidence.model import Evidence
 from keystone_action.files.globs import is_set_aside, matches_any
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside, read_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.values.comparison import line_ends
 from keystone_action.invariants.values.patterns import PatternTimeout, search
 from keystone_action.spec.models.base import AuthorPath, RegexPattern, WorkspacePath
 
@@ -129,9 +130,11 @@ def _differs(evidence: Evidence, path: str, content: bytes) -> str:
     """What is wrong with the file that the agent left there; empty when it is the expected one."""
     shown = display_path(path)
     try:
-        found, size = read_head_inside(evidence.workspace, path, limit=len(content))
+        found, size = read_head_inside(evidence.workspace, path, limit=2 * len(content) + 1)
     except PathProblem as problem:
         return str(problem)
+    if size == len(found) and (ends := line_ends(content, found)):
+        return f"{shown} differs from what is expected in its line ends alone: expected {ends[0]}, found {ends[1]}"
     if size != len(content):
         return f"{shown} differs from what is expected: it has {size:,} bytes, expected {len(content):,}"
     if found != content:

@@ -233,3 +233,23 @@ def as_json(value: object) -> Any:
     if is_list(value):
         return [as_json(item) for item in value]  # type: ignore[attr-defined]
     return shown_value(value) if isinstance(value, bytes | bytearray | memoryview) else str(text_of(value) or value)
+
+
+def line_ends(one: bytes, other: bytes) -> tuple[str, str] | None:
+    """The line ends of two contents that differ in nothing else, as in `("LF", "CRLF")` or, at the end of the content,
+    `("1 at the end", "none at the end")`. None where they are equal or differ in more."""
+    plain, bare = (content.replace(b"\r\n", b"\n").replace(b"\r", b"\n") for content in (one, other))
+    if one == other or plain.rstrip(b"\n") != bare.rstrip(b"\n"):
+        return None
+    return (_ends(one), _ends(other)) if plain == bare else (_count_last(plain), _count_last(bare))
+
+
+def _ends(content: bytes) -> str:
+    windows = content.count(b"\r\n")
+    counts = {"LF": content.count(b"\n") - windows, "CRLF": windows, "CR": content.count(b"\r") - windows}
+    return " and ".join(name for name, count in counts.items() if count)
+
+
+def _count_last(content: bytes) -> str:
+    count = len(content) - len(content.rstrip(b"\n"))
+    return f"{count or 'none'} at the end"

@@ -29,7 +29,7 @@ def answer(schema: Any, text: str) -> dict[str, Any]:
         return {"schema": f"{'.'.join(map(str, error.absolute_path)) or 'it'}: {_short(error.message)}"}
     validator = kind(schema, registry=REGISTRY)
     try:
-        found = list(itertools.islice(validator.iter_errors(json.loads(text)), SHOWN))
+        found = list(itertools.islice(validator.iter_errors(json.loads(text.removeprefix("\ufeff"))), SHOWN))
     except Unresolvable as error:
         return {"schema": f"it refers to {error.ref!r}, which is not in it, and nothing is fetched"}
     return {"problems": [[list(error.absolute_path), _short(error.message)] for error in found]}

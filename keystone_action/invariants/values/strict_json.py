@@ -7,13 +7,14 @@ from typing import Any
 
 
 def parse(text: str) -> Any:
-    """The value of a JSON text. Half surrogate pairs, which JSON can spell and UTF-8 can't, are replaced: results must
-    always be writable.
+    """The value of a JSON text, which may begin with a byte order mark. Half surrogate pairs, which JSON can spell and
+    UTF-8 can't, are replaced: results must always be writable.
 
     Raises ValueError with a sentence: no JSON, NaN and its like, a key that is there twice, nested too deep.
     """
     try:
-        return _encodable(json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles))
+        plain = text.removeprefix("\ufeff")
+        return _encodable(json.loads(plain, parse_constant=_refuse_constant, object_pairs_hook=_without_doubles))
     except RecursionError:
         raise ValueError("nested too deep") from None
 

@@ -72,7 +72,7 @@ class MockRequest:
             "params": self.params,
         }
         with contextlib.suppress(ValueError, RecursionError):
-            names["json"] = json.loads(self.body)
+            names["json"] = json.loads(self.body.removeprefix("\ufeff"))
         return names
 
 
