@@ -68,13 +68,15 @@ class AgentRun:
     one of the texts ask for `whole_output()`, `whole_stdout()` or `whole_stderr()`, never for what is shown.
     transcript: all of stdout as a file, where it is the declared trace. reported: what else its AgentResult document
     says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked. stopped: the sentence of the limit of its budget
-    that ended it (`stopped at $0.52 of $0.50`); None when none did. processes: those that were seen, where that is
+    that ended it (`stopped at $0.52 of $0.50`); None when none did. failure: why it failed, by the word of its own
+    transcript; empty where that does not say so. processes: those that were seen, where that is
     wanted, and how many more there were."""
 
     exit_code: int | None = None
     signal: int | None = None
     timed_out: bool = False
     stopped: str | None = None
+    failure: str = ""
     limit: str | None = None
     duration_s: float = 0.0
     output: str = ""

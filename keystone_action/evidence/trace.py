@@ -86,6 +86,7 @@ class Trace:
     the order they came in, where the source tells it. local_calls: of tools that no model asked for, by the agent's own
     word, where the source is the gateway; they count nowhere. unpriced: models without a price that answered, as the
     gateway saw. uncertain: why there may be more calls than these; empty where these are all that is known of.
+    failure: why the run failed, by the transcript's own word; empty where it does not say so.
     Tokens and cost are the source's own figures: Claude Code's input_tokens leave out what its cache held, Codex's have
     it in.
     """
@@ -103,6 +104,7 @@ class Trace:
     local_calls: tuple[ToolCall, ...] = ()
     unpriced: tuple[str, ...] = ()
     uncertain: str = ""
+    failure: str = ""
 
     @property
     def calls_unsure(self) -> str:

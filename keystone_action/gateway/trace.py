@@ -146,6 +146,7 @@ def with_declared(seen: Trace, declared: Trace) -> Trace:
         uncertain=f"its transcript tells of {_count(elsewhere, 'call')} that did not pass the gateway"
         if elsewhere
         else "",
+        failure=declared.failure,
         permissions=declared.permissions,
         stop_reason=declared.stop_reason or seen.stop_reason,
         final_output=seen.final_output or declared.final_output,

@@ -74,11 +74,12 @@ class AgentResult:
     """How the agent of a cell ended; `output` and `stderr` are bounded and masked. stopped: the limit that ended it,
     `budget` for one of `gateway.budget`, else one of the sandbox (`paths`: what it left can't be reached). note: why it
     ended ("was stopped at a limit (memory: 2.1 GiB used, 2.0 GiB allowed)"), or what was wrong with its output; empty
-    when nothing is to say."""
+    when nothing is to say. failure: why its own transcript says that the run failed; empty where it does not."""
 
     exit_code: int | None
     timed_out: bool
     stopped: Stopped | None = field(default=None, kw_only=True)
+    failure: Text = field(default="", kw_only=True)
     duration_s: Seconds
     output: Text
     stderr: Text = ""
@@ -87,8 +88,8 @@ class AgentResult:
 
     @property
     def ended_well(self) -> bool:
-        """Whether it ended by itself, with exit code 0."""
-        return self.exit_code == 0 and not self.timed_out and self.stopped is None
+        """Whether it ended by itself, with exit code 0, and does not say itself that it failed."""
+        return self.exit_code == 0 and not self.timed_out and self.stopped is None and not self.failure
 
 
 @dataclass(frozen=True, slots=True)

@@ -319,3 +319,33 @@ def test_an_output_that_is_declared_besides_a_printed_transcript_is_that(tmp_pat
             "trace": {"format": "claude", "stdout": True}}  # fmt: skip
     called = run_spec(tmp_path, f"version: 1\nid: a\ntask: {{prompt: x}}\nagent: {json.dumps(told)}\n{checks}")
     assert called.code == 0, called.checks
+
+
+FAILED_TURN = b"""{"type": "thread.started", "thread_id": "x"}
+{"type": "turn.started"}
+{"type": "turn.failed", "error": {"message": "stream disconnected"}}
+"""
+NOTHING = """
+invariants:
+  none: {check: {type: file_absent, path: x.txt}}
+"""
+
+
+@pytest.mark.parametrize("must", [False, True])
+def test_a_transcript_that_says_that_the_run_failed_is_told_first_and_may_disqualify(tmp_path, must):
+    command = 'cat "{{ agent.dir }}/t.jsonl"; exit 0'
+    says = {"trace": {"format": "codex", "stdout": True}, "must_exit_zero": must}
+    called = run_spec(tmp_path, lay_out(tmp_path, FAILED_TURN, command, says, checks=NOTHING))
+    (cell,) = called.cells
+    said = "own transcript says that it failed: stream disconnected"
+    assert (called.code, cell["verdict"]) == ((1, "fail") if must else (0, "pass"))
+    assert cell["agent"]["failure"] == "stream disconnected"
+    summary = (called.output / "summary.md").read_text("utf-8")
+    for report in (called.err, summary, (called.output / "report.html").read_text("utf-8")):
+        assert said in report
+
+
+def test_a_transcript_that_only_warns_changes_nothing(tmp_path):
+    says = {"trace": {"format": "codex", "stdout": True}, "must_exit_zero": True}
+    called = run_spec(tmp_path, lay_out(tmp_path, CODEX, 'cat "{{ agent.dir }}/t.jsonl"', says, checks=NOTHING))
+    assert (called.code, called.cells[0]["agent"]["failure"]) == (0, "")

@@ -42,6 +42,15 @@ def test_an_agent_that_must_exit_zero_and_did_not_disqualifies(run: AgentRun, sa
     assert forced_zero(agent(), run, by_author=True) == f"the agent {said}, and must_exit_zero is set"
 
 
+def test_a_run_that_failed_by_its_own_transcript_counts_as_one_that_did_not_exit_zero() -> None:
+    run = replace(WELL, failure="stream disconnected")
+    said = "the agent's own transcript says that it failed: stream disconnected"
+    assert forced_zero(agent(), run, by_author=False) == said
+    assert forced_zero(agent(), run, by_author=True) == f"{said}, and must_exit_zero is set"
+    assert forced_zero(agent(must_exit_zero=False), run, by_author=True) == ""
+    assert agent_note(run, "command") == ""
+
+
 @pytest.mark.parametrize(
     ("run", "kind"),
     [

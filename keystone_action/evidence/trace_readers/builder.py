@@ -76,15 +76,16 @@ class _Asked:
 class TraceBuilder:
     """The trace while it is read. Identifiers are as `values.identifier` has them.
 
-    usage, stop_reason, final_output: set by readers, as are calls_known and permissions_known, which say whether this
-    source tells of calls and of permissions at all. understood: how many events were. ts: when what is added next
-    happened, empty where that is not known.
+    usage, stop_reason, final_output, failure: set by readers, as are calls_known and permissions_known, which say
+    whether this source tells of calls and of permissions at all. understood: how many events were. ts: when what
+    is added next happened, empty where that is not known.
     """
 
     source: str
     usage: Usage = field(default_factory=Usage)
     stop_reason: str = ""
     final_output: str = ""
+    failure: str = ""
     calls_known: bool = True
     permissions_known: bool = False
     understood: int = 0
@@ -195,6 +196,7 @@ class TraceBuilder:
             final_output=kept_text(self.final_output, TEXTS_LIMIT),
             not_understood=self.not_understood,
             timeline=timeline,
+            failure=" ".join(kept_text(self.failure, TEXT_LIMIT).split()),
         )
 
     @property

@@ -108,6 +108,7 @@ class ClaudeReader(TraceReader):
             return
         trace.usage = self._usage()
         trace.stop_reason = _stop_reason(result)
+        trace.failure = _failure(result)
         trace.final_output = text(result, "result") or self._last_text
         trace.permissions_known = "permission_denials" in result
         for number, denial in enumerate(objects(result, "permission_denials")):
@@ -133,3 +134,12 @@ def _stop_reason(result: Mapping[str, Any]) -> str:
     if result.get("is_error"):
         return f"api_error {status}" if isinstance(status, int) else "error"
     return text(result, "stop_reason") or subtype
+
+
+def _failure(result: Mapping[str, Any]) -> str:
+    """Why the run failed; empty where the result does not say so."""
+    if text(result, "subtype") in ("", "success") and not result.get("is_error"):
+        return ""
+    errors = result.get("errors")
+    said = [one for one in errors if isinstance(one, str)] if isinstance(errors, list) else []
+    return ": ".join(filter(None, [_stop_reason(result), "; ".join(said) or text(result, "result")]))

@@ -30,12 +30,13 @@ class CodexReader(TraceReader):
                 self._thread = identifier(event, "thread_id")
                 self._trace.forget_open()
             case "turn.started":
-                self._trace.stop_reason = ""
+                self._trace.stop_reason = self._trace.failure = ""
             case "turn.completed":
                 self._read_usage(mapping(event, "usage"))
             case "turn.failed":
-                self._trace.stop_reason = "failed"
-                self._trace.message("system", text(mapping(event, "error"), "message"))
+                said = text(mapping(event, "error"), "message")
+                self._trace.stop_reason, self._trace.failure = "failed", said or "the turn failed"
+                self._trace.message("system", said)
             case "error":
                 self._trace.message("system", text(event, "message"))
             case "item.started" | "item.updated" | "item.completed" as kind:

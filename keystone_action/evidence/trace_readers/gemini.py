@@ -73,8 +73,10 @@ class GeminiReader(TraceReader):
     def _read_result(self, event: Mapping[str, Any]) -> None:
         stats = mapping(event, "stats")
         self._trace.usage = Usage(tokens(stats, "input_tokens"), tokens(stats, "output_tokens"))
-        self._trace.stop_reason = text(event, "status")
-        self._trace.message("system", text(mapping(event, "error"), "message"))
+        status, said = text(event, "status"), text(mapping(event, "error"), "message")
+        self._trace.stop_reason = status
+        self._trace.failure = (said or f"status: {status}") if status not in ("", "success") else ""
+        self._trace.message("system", said)
         self._has_result = True
 
     def finish(self) -> None:

@@ -24,6 +24,8 @@ from keystone_action.evidence.trace_readers.values import (
 )
 
 _TOOL = "bash"
+_SUBMITTED = "Submitted"
+"""How a run ends that came to its end; all else is a limit or an exception."""
 _NOT_EXECUTED = "action was not executed"
 """What a command got that the agent ended with: `echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT`."""
 
@@ -52,7 +54,8 @@ class MiniReader(TraceReader):
         cost = amount(mapping(info, "model_stats"), "instance_cost")
         # Of a model without a price it says 0.
         self._cost = cost or self._cost
-        self._trace.stop_reason = text(info, "exit_status")
+        ended = text(info, "exit_status")
+        self._trace.stop_reason, self._trace.failure = ended, "" if ended == _SUBMITTED else ended
         self._trace.final_output = text(info, "submission") or self._trace.final_output
         return True
 

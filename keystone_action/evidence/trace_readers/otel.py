@@ -92,6 +92,9 @@ class OtelReader(TraceReader):
         for number, span in enumerate(spans, 1):
             if text(span.attributes, _OPERATION) == "execute_tool":
                 self._call(span, str(number))
+        failed = [one for one in spans if one.failed and text(one.attributes, _OPERATION) == "invoke_agent"]
+        if failed:
+            self._trace.failure = f"the agent's span failed: {text(failed[0].attributes, _FAILED) or 'error'}"
         asked = [one for one in spans if text(one.attributes, _OPERATION) in _MODEL_CALLS]
         read = [count for one in asked if (count := _count(one, _READ)) is not None]
         written = [count for one in asked if (count := _count(one, _WRITTEN)) is not None]

@@ -19,6 +19,18 @@ from keystone_action.evidence.trace_readers.values import (
 
 _STATUS: dict[str, Status] = dict.fromkeys(("ok", "success", "completed"), "ok")
 _STATUS |= dict.fromkeys(("error", "failed", "denied", "timeout", "cancelled"), "error")
+_FAILED = {
+    "error",
+    "failed",
+    "failure",
+    "timeout",
+    "cancelled",
+    "refusal",
+    "max_tokens",
+    "max_turn_requests",
+    "max_turns",
+}
+"""Reasons to stop, also those of the Agent Client Protocol, that are not the end of the work."""
 _ALLOWED = dict.fromkeys(("allow", "allowed", "approve", "approved", "accept", "accepted"), True)
 _ALLOWED |= dict.fromkeys(("deny", "denied", "reject", "rejected"), False)
 
@@ -53,6 +65,7 @@ class TouchstoneReader(TraceReader):
                 trace.answer(identifier(payload, "request_id"), allowed)
             case "stop":
                 trace.stop_reason = text(payload, "reason")
+                trace.failure = trace.stop_reason if trace.stop_reason.lower() in _FAILED else ""
                 trace.final_output = as_text(payload.get("final_output")) or trace.final_output
             case kind:
                 return kind == "trace"

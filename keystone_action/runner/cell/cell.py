@@ -375,6 +375,7 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
         exit_code=run.exit_code,
         timed_out=run.timed_out,
         stopped=stopped_by(run),
+        failure=masker.text(run.failure),
         duration_s=run.duration_s,
         output=bound(masker.text(run.output)),
         stderr=bound(masker.text(run.stderr), STDERR_LIMIT),

@@ -30,6 +30,9 @@ def forced_zero(agent: AgentBase, run: AgentRun | None, *, by_author: bool) -> s
         return ""
     if _ended_well(run):
         return ""
+    if _ended_by_itself(run):
+        failed = f"the agent's own transcript says that it failed: {run.failure}"
+        return failed + (", and must_exit_zero is set" if by_author else "")
     said = f" ({run.problem})" if run.problem and run.exit_code else ""
     return f"the agent {ending(run)}{said}" + (", and must_exit_zero is set" if by_author else "")
 
@@ -115,6 +118,10 @@ def stopped_by(run: AgentRun) -> Stopped | None:
 
 
 def _ended_well(run: AgentRun) -> bool:
+    return _ended_by_itself(run) and not run.failure
+
+
+def _ended_by_itself(run: AgentRun) -> bool:
     return run.exit_code == 0 and not run.timed_out and run.limit is None and run.stopped is None
 
 
@@ -122,7 +129,7 @@ def agent_note(run: AgentRun, kind: str) -> str:
     """What people should know of an agent's end; empty when there is nothing to say."""
     if kind == "none":
         return ""
-    notes = [] if _ended_well(run) else [ending(run)]
+    notes = [] if _ended_by_itself(run) else [ending(run)]
     notes += [sentence for sentence in (run.problem, run.advice) if sentence]
     if run.leftovers:
         notes.append(f"{run.leftovers} of its processes outlived it and were killed")

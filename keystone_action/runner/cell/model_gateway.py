@@ -190,7 +190,7 @@ def require_provider(under_way: CellUnderWay) -> None:
     run = under_way.agent_run
     if under_way.gateway is None or run is None or run.stopped:
         return
-    failed = run.exit_code != 0 or run.timed_out or not run.output.strip()
+    failed = run.exit_code != 0 or run.timed_out or bool(run.failure) or not run.output.strip()
     ledger = under_way.gateway.ledger
     if failed and (why := ledger.provider_failure()):
         # An agent that was told to do something has begun its work, and can provoke a provider's limits itself.

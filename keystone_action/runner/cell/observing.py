@@ -47,6 +47,8 @@ def take_answer(agent: AgentBase, run: AgentRun, trace: Trace | None) -> AgentRu
     prompt asked for earns no credit as an answer. The format otel has none to tell.
     """
     declared = agent.trace
+    if trace is not None:
+        run = replace(run, failure=trace.failure)
     if trace is None or declared is None or declared.path is not None or agent.output != "stdout":
         return run
     from keystone_action.evidence.trace_readers.reading import reader_of

@@ -112,8 +112,8 @@ class AgentBase(StrictModel):
     Example: `unprivileged`
     """
     must_exit_zero: bool = False
-    """Whether the cell fails (composite 0) when the agent ends with another exit code than 0, or runs out of time.
-    Otherwise the exit code is shown and only the checks decide.
+    """Whether the cell fails (composite 0) when the agent ends with another exit code than 0, or runs out of time,
+    or says in its transcript that it failed. Otherwise the exit code is shown and only the checks decide.
 
     Example: `true`
     """
