@@ -12,7 +12,7 @@ from support.agent_clients import CLIENTS, Client, image_with
 from support.hostile import everything_written
 from support.images import BASE
 from support.model_agents import REAL_KEY, trace_events
-from support.replayed_agents import CONTEXT, LongCommandModel, LongOutputModel, Project, observed
+from support.replayed_agents import CONTEXT, LongCommandModel, LongOutputModel, ParallelModel, Project, observed
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 KINDS = ("claude-code", "codex", "gemini", "mini-swe-agent")
@@ -53,6 +53,19 @@ def test_the_process_sandbox(tmp_path: Path, kind: str) -> None:
 def test_a_container_that_reaches_nothing(tmp_path: Path, kind: str, image: Callable[[str], str]) -> None:
     base = image_with([client.kind for client in CLIENTS.values() if client.command], image(BASE))
     require_equal_replays(tmp_path, CLIENTS[kind], base)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "opencode"])
+def test_calls_that_are_made_at_once_may_end_in_any_order(tmp_path: Path, kind: str) -> None:
+    project = Project(tmp_path / "project", CLIENTS[kind])
+    project.write()
+    first = project.record(ParallelModel)
+    calls = [event for event in trace_events(first) if event["type"] == "tool_call"]
+    assert len(calls) >= 4
+    for _ in range(10):
+        again = project.replay()
+        assert again.code == 0, again.err + again.out
+        assert again.cells[0]["trace"]["replayed"] == "exact"
 
 
 @pytest.mark.parametrize("kind", KINDS)

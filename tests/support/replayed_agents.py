@@ -56,6 +56,18 @@ class ProjectModel(ScriptedModel):
 
 
 @dataclass
+class ParallelModel(ScriptedModel):
+    """It asks for three commands at once, which end in any order."""
+
+    client: Client = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        looks = ("cat README.md", "ls src", "cat src/a.py")
+        at_once = [call for command in looks for call in self.client.runs(command).calls]
+        self.turns = [Turn(calls=at_once), self.client.runs("printf hello > hello.txt"), *self.client.ends]
+
+
+@dataclass
 class LongOutputModel(ScriptedModel):
     """It has the agent print more than a model is shown, and look into the file in which the agent's program keeps
     it."""
@@ -144,7 +156,9 @@ class Project:
             spec["resources"] = {"readable": [str(place.folder)]}
         return spec
 
-    def record(self, model: type[ProjectModel | LongOutputModel | LongCommandModel] = ProjectModel) -> Called:
+    def record(
+        self, model: type[ProjectModel | ParallelModel | LongOutputModel | LongCommandModel] = ProjectModel
+    ) -> Called:
         """In front of a model that follows a script. The recording is committed."""
         key, base = VARIABLES[self.client.api]
         scripted = model((), client=self.client)

@@ -23,7 +23,7 @@ from typing import Any
 from keystone_action.gateway.recordings.ids import CONVERSATIONS, ids_of_request, with_ids
 from keystone_action.gateway.recordings.names import Names, comparable_text
 from keystone_action.gateway.recordings.recording import SIZE_LIMIT
-from keystone_action.gateway.recordings.tool_results import with_equal_results
+from keystone_action.gateway.recordings.tool_results import with_equal_results, with_results_in_order
 from keystone_action.gateway.recordings.walking import RecordingError, check_depth, with_texts
 
 KEY_LENGTH = 32
@@ -81,6 +81,8 @@ class NormalForms:
     def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Raises RecordingError."""
         kept = {name: _without_caching(value) for name, value in body.items() if name not in _LEFT_OUT}
+        told = {name: kept[name] for name in CONVERSATIONS if isinstance(kept.get(name), list)}
+        kept |= {name: with_results_in_order(messages) for name, messages in told.items()}
         own = [one for one in ids_of_request(kept) if self._names.named(one) == one]
         numbers = {one: f"{{id:own-{number}}}" for number, one in enumerate(own, 1)}
         self._varies.begin()

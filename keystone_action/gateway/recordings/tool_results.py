@@ -1,5 +1,5 @@
-"""What counts as equal in results of tools: durations, clock times, process ids and addresses (contract, 5.6), and the
-user that a sandbox happens to have.
+"""What counts as equal in results of tools: durations, clock times, process ids and addresses (contract, 5.6), the
+user that a sandbox happens to have, and the order in which calls that were made at once came to their ends.
 
 Only in results of tools: in a prompt such a number may be the very thing that was asked for.
 """
@@ -7,6 +7,8 @@ Only in results of tools: in a prompt such a number may be the very thing that w
 from __future__ import annotations
 
 import re
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 from keystone_action.gateway.recordings.walking import with_texts
@@ -119,3 +121,92 @@ def _comparable_text(text: str) -> str:
         replacement = f"\\g<keep>{mark}" if "keep" in pattern.groupindex else mark
         text = pattern.sub(replacement, text)
     return text
+
+
+def with_results_in_order(messages: list[Any]) -> list[Any]:
+    """A conversation, in the form of any API, in which the results of the calls made in one answer stand in the order
+    of these calls: clients send them in the order in which they ended. Results of no known call stay where they are."""
+    found, order = [*messages], _Order()
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict):
+            continue
+        calls = list(_calls_of(message))
+        if calls or message.get("role") in ("assistant", "model"):
+            order.settle(found)
+        for names in calls:
+            order.call(names)
+        for place, part, names in _results_of(message):
+            order.end((number, place), part, names)
+    order.settle(found)
+    return found
+
+
+class _Order:
+    """The calls of one answer, and where the results stand that have come."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[str, list[int]] = defaultdict(list)
+        self._made = 0
+        self._ended: list[tuple[tuple[int, int | None], Any, int]] = []
+
+    def call(self, names: list[str]) -> None:
+        """A call was made. names: by which its result may be known, its id first."""
+        for name in names:
+            self._ranks[name].append(self._made)
+        self._made += 1
+
+    def end(self, place: tuple[int, int | None], part: Any, names: list[str]) -> None:
+        """A result has come."""
+        for name in names:
+            if ranks := self._ranks.get(name):
+                rank = ranks.pop(0) if len(ranks) > 1 else ranks[0]
+                self._ended.append((place, part, rank))
+                return
+
+    def settle(self, messages: list[Any]) -> None:
+        """No more of them come: put them in order."""
+        places, in_order = [place for place, _, _ in self._ended], sorted(self._ended, key=lambda one: one[2])
+        for (number, part_number), (_, part, _) in zip(places, in_order, strict=True):
+            if part_number is None:
+                messages[number] = part
+                continue
+            name = "parts" if isinstance(messages[number].get("parts"), list) else "content"
+            parts = [*messages[number][name]]
+            parts[part_number] = part
+            messages[number] = {**messages[number], name: parts}
+        self._ended.clear()
+
+
+def _calls_of(message: dict[str, Any]) -> Iterator[list[str]]:
+    """Of each call in a message what its result may be known by, the better one first."""
+    for _, part in ((None, message), *_parts_of(message)):
+        kind, told = part.get("type"), part.get("functionCall") or part.get("function_call")
+        if isinstance(told, dict):
+            yield _texts_of(told, "id", "name")
+        elif isinstance(kind, str) and kind.endswith(("tool_use", "_call")):
+            yield _texts_of(part, "call_id", "id")
+    calls = message.get("tool_calls")
+    yield from (_texts_of(one, "id") for one in (calls if isinstance(calls, list) else ()) if isinstance(one, dict))
+
+
+def _results_of(message: dict[str, Any]) -> Iterator[tuple[int | None, Any, list[str]]]:
+    """The results in a message, each with its place in it, None for the message itself."""
+    for place, part in ((None, message), *_parts_of(message)):
+        kind, told = part.get("type"), part.get("functionResponse") or part.get("function_response")
+        if isinstance(told, dict):
+            yield place, part, _texts_of(told, "id", "name")
+        elif part.get("role") == "tool":
+            yield place, part, _texts_of(part, "tool_call_id")
+            return
+        elif isinstance(kind, str) and kind.endswith(("tool_result", "_call_output")):
+            yield place, part, _texts_of(part, "tool_use_id", "call_id")
+
+
+def _parts_of(message: dict[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
+    found = message.get("parts") if isinstance(message.get("parts"), list) else message.get("content")
+    parts = found if isinstance(found, list) else []
+    yield from ((place, part) for place, part in enumerate(parts) if isinstance(part, dict))
+
+
+def _texts_of(value: dict[str, Any], *names: str) -> list[str]:
+    return [value[name] for name in names if isinstance(value.get(name), str)]

@@ -193,7 +193,7 @@ def test_ids_of_a_client_are_numbered_within_the_request() -> None:
 
     found = normal(body("f-1763900000000-abc", "f-1763900000001-def"))
     assert [call["id"] for call in found["messages"][0]["tool_calls"]] == ["{id:own-1}", "{id:own-2}"]
-    assert [message["tool_call_id"] for message in found["messages"][1:]] == ["{id:own-2}", "{id:own-1}"]
+    assert [message["tool_call_id"] for message in found["messages"][1:]] == ["{id:own-1}", "{id:own-2}"]
     assert key(body("a", "b")) != key(body("b", "c"))  # what stands in arguments is not an id
     stripped = copy.deepcopy(found)
     stripped["messages"][0]["tool_calls"][0]["function"]["arguments"] = "{}"

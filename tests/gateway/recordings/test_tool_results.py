@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
+from typing import Any
 
 import pytest
 
-from keystone_action.gateway.recordings.tool_results import with_equal_results
+from keystone_action.gateway.recordings.names import Names
+from keystone_action.gateway.recordings.request_key import Sameness, key_of, normal_form
+from keystone_action.gateway.recordings.tool_results import with_equal_results, with_results_in_order
+
+NO = Sameness()
+IDS = ["toolu_01ABCDEFGHJKLMNPQRSTUVWX", "toolu_02ABCDEFGHJKLMNPQRSTUVWX", "toolu_03ABCDEFGHJKLMNPQRSTUVWX"]
 
 
 def shown(text: str) -> str:
@@ -51,3 +59,77 @@ def test_other_figures_stay(one: str, other: str) -> None:
     as_json = [json.dumps({"returncode": 0, "output": text}, indent=2) for text in (one, other)]
     assert shown(one) != shown(other)
     assert shown(as_json[0]) != shown(as_json[1])
+
+
+def anthropic(calls: list[str], ended: list[str]) -> list[Any]:
+    made = [{"type": "tool_use", "id": one, "name": "f", "input": {}} for one in calls]
+    results = [{"type": "tool_result", "tool_use_id": one, "content": f"of {one}"} for one in ended]
+    reminder = {"type": "text", "text": "a reminder"}
+    return [{"role": "assistant", "content": made}, {"role": "user", "content": [*results, reminder]}]
+
+
+def anthropic_apart(calls: list[str], ended: list[str]) -> list[Any]:
+    """As a client keeps them that takes the blocks of an answer for messages."""
+    first, second = anthropic(calls, ended)
+    return [{**message, "content": [part]} for message in (first, second) for part in message["content"]]
+
+
+def chat(calls: list[str], ended: list[str]) -> list[Any]:
+    made = [{"id": one, "type": "function", "function": {"name": "f", "arguments": "{}"}} for one in calls]
+    results = [{"role": "tool", "tool_call_id": one, "content": f"of {one}"} for one in ended]
+    return [{"role": "assistant", "content": None, "tool_calls": made}, *results]
+
+
+def responses(calls: list[str], ended: list[str]) -> list[Any]:
+    made = [{"type": "function_call", "id": f"fc_{one}", "call_id": one, "name": "f"} for one in calls]
+    return [*made, *({"type": "function_call_output", "call_id": one, "output": f"of {one}"} for one in ended)]
+
+
+def gemini(calls: list[str], ended: list[str]) -> list[Any]:
+    made = [{"functionCall": {"name": one, "args": {}}} for one in calls]
+    results = [{"functionResponse": {"id": f"own-{one}", "name": one, "response": {"of": one}}} for one in ended]
+    return [{"role": "model", "parts": made}, {"role": "user", "parts": results}]
+
+
+@pytest.mark.parametrize("form", [anthropic, anthropic_apart, chat, responses, gemini])
+def test_results_of_calls_made_at_once_stand_in_the_order_of_the_calls(form: Any) -> None:
+    before = [{"role": "user", "content": "do it"}]
+    expected = [*before, *form(["a", "b", "c"], ["a", "b", "c"]), *form(["d", "e"], ["d", "e"])]
+    for ended in itertools.permutations("abc"):
+        for later in (["d", "e"], ["e", "d"]):
+            told = [*before, *form(["a", "b", "c"], list(ended)), *form(["d", "e"], later)]
+            kept = copy.deepcopy(told)
+            assert with_results_in_order(told) == expected
+            assert told == kept, "what came in stays as it is"
+
+
+@pytest.mark.parametrize("form", [anthropic, chat, responses, gemini])
+def test_results_of_calls_that_nobody_made_stay_where_they_are(form: Any) -> None:
+    told = form(["a", "b"], ["x", "b", "y", "a"])
+    assert with_results_in_order(told) == form(["a", "b"], ["x", "a", "y", "b"])
+    assert with_results_in_order([None, 1, "x", {}]) == [None, 1, "x", {}]
+
+
+def test_results_of_two_answers_never_change_places() -> None:
+    told = [*chat(["a"], ["a"]), *chat(["b"], ["b"])]
+    assert with_results_in_order(told) == told
+    swapped = [*chat(["a"], ["b"]), *chat(["b"], ["a"])]
+    assert with_results_in_order(swapped) == swapped
+
+
+def test_results_of_one_tool_without_ids_keep_their_order() -> None:
+    told = gemini(["f", "g", "f"], ["g", "f", "f"])
+    for number, part in enumerate(told[1]["parts"]):
+        part["functionResponse"]["response"] = {"number": number}
+    said = [part["functionResponse"]["response"]["number"] for part in with_results_in_order(told)[1]["parts"]]
+    assert said == [1, 0, 2]
+
+
+def test_requests_whose_results_came_in_another_order_have_one_key() -> None:
+    def key(ended: list[str]) -> str:
+        return key_of("anthropic", "m", normal_form("anthropic", {"messages": anthropic(IDS, ended)}, Names({}), NO))
+
+    assert key(IDS) == key(IDS[::-1])
+    other = anthropic(IDS, IDS)
+    other[1]["content"][0]["content"] = "of another"
+    assert key(IDS) != key_of("anthropic", "m", normal_form("anthropic", {"messages": other}, Names({}), NO))
