@@ -334,13 +334,17 @@ class Ledger:
 def _counted(exchange: Exchange, answer: Answer) -> tuple[Tokens, bool]:
     """The provider's count, or an estimate of what it did not tell; and whether it is one."""
     told = answer.tokens
-    if told.uncached is not None and told.output is not None and answer.finished:
-        return told, False
-    arguments = sum(len(str(call.arguments or "")) for call in answer.calls)
+    arguments = sum(len(str(call.arguments or "")) + len(call.name) for call in answer.calls)
     said = len(answer.text) + len(answer.thought) + arguments + answer.unread
-    guessed = max(told.output or 0, -(-said // CHARACTERS_A_TOKEN))
+    # Some servers count nothing and say 0: no request and no word is without a token.
+    has_input = told.uncached is not None and any((told.uncached, told.cache_read, told.cache_write))
+    has_output = told.output is not None and bool(told.output or not said)
+    if has_input and has_output and answer.finished:
+        return told, False
+    is_told = has_output and answer.finished
+    guessed = told.output if is_told else max(told.output or 0, -(-said // CHARACTERS_A_TOKEN))
     asked = told.uncached
-    if asked is None:
+    if not has_input:
         asked = -(-exchange.characters // CHARACTERS_A_TOKEN)
     return replace(told, uncached=asked, output=guessed), True
 

@@ -86,9 +86,9 @@ class Relay:
             raise Lost("it answered in an encoding that was not asked for")
         masked = SecretBytes(self._secrets)
         headers = answer_headers(response.headers.raw)
-        await reply.start(status, [(masked.replace(name), masked.replace(value)) for name, value in headers])
-        if copy is not None:
+        if copy is not None:  # before anything waits for the client: from here on it counts
             copy.start(status, response.headers.get("content-type", ""))
+        await reply.start(status, [(masked.replace(name), masked.replace(value)) for name, value in headers])
         async for piece in response.aiter_bytes():
             content = masked.feed(piece)
             await reply.body(copy.feed(content) if copy is not None else content)

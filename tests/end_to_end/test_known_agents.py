@@ -69,7 +69,8 @@ def require_told(client: Client, called: Called, model: ScriptedModel) -> None:
     assert [(call["raw_name"], call["input"]) for call in told] == [(name, dict(given)) for name, given in model.calls]
     read, cached, written = (sum(getattr(turn, name) for turn in model.said) for name in ("read", "cached", "written"))
     usage = cell["usage"]
-    assert (usage["input_tokens"], usage["cache_read_tokens"]) == (read - cached, cached)
+    asked = [(one.target, len(one.body)) for one in model.asked]
+    assert (usage["input_tokens"], usage["cache_read_tokens"]) == (read - cached, cached), asked
     assert (usage["output_tokens"], usage["requests"]) == (written, len(model.said))
     cost = sum(
         cost_of(client.api, name, uncached=turn.read - turn.cached, output=turn.written, cache_read=turn.cached)

@@ -111,6 +111,19 @@ while True:
     assert sentence in cell["agent"]["note"]
 
 
+def test_a_provider_that_counts_nothing_spends_an_estimate(tmp_path: Path) -> None:
+    script = 'for _ in range(6): ask([user("do it")])\nprint("done")'
+    with behind(says("word " * 400, tokens=(0, 0))) as (provider, environ):
+        called = run(tmp_path, spec_of(script, gateway={"budget": {"max_tokens": 1_000}}), environ)
+    (cell,) = called.cells
+    assert cell["agent"]["stopped"] == "budget"
+    assert 1_000 <= cell["usage"]["output_tokens"] < 2_000
+    assert len(provider.asked) < 6
+    (log,) = called.output.glob("cells/*/audit.jsonl")
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert {one["details"]["estimated"] for one in lines if one["type"] == "model_request"} == {True}
+
+
 def test_an_agent_that_goes_on_after_its_budget_is_ended(tmp_path: Path) -> None:
     script = "print('done', flush=True)\nwhile True:\n    ask([user('go on')])"
     with behind(calls(LS)) as (provider, environ):

@@ -144,6 +144,25 @@ def test_only_the_models_that_are_named_pass(globs, passes):
     assert len(ledger.refused) == 1
 
 
+@pytest.mark.parametrize(
+    ("told", "answer", "tokens", "estimated"),
+    [
+        (Tokens(0, None, None, 0), Answer(text="x" * 400), Tokens(1000, 0, 0, 100), True),
+        (Tokens(0, 0, 0, 0), Answer(calls=(ModelCall("c", "f" * 36, {}),)), Tokens(1000, 0, 0, 9), True),
+        (Tokens(0, 0, 0, 7), Answer(text="x" * 400), Tokens(1000, 0, 0, 7), True),
+        (Tokens(7, 0, 0, 0), Answer(thought="x" * 400), Tokens(7, 0, 0, 100), True),
+        (Tokens(0, 9, 0, 7), Answer(text="x" * 400), Tokens(0, 9, 0, 7), False),
+        (Tokens(0, 0, 9, 7), Answer(text="x" * 400), Tokens(0, 0, 9, 7), False),
+        (Tokens(7, 0, 0, 0), Answer(), Tokens(7, 0, 0, 0), False),
+    ],
+)
+def test_nobody_answers_without_a_token(told, answer, tokens, estimated):
+    ledger = Ledger()
+    ask(ledger, answer=replace(answer, model="claude-opus-4-5", tokens=told, finished=True), body=b"x" * 4000)
+    assert ledger.spent.tokens == tokens
+    assert ledger.exchanges[0].estimated is estimated
+
+
 def test_what_was_not_counted_is_estimated():
     ledger = Ledger()
     ask(ledger, answer=Answer("claude-opus-4-5", "x" * 400, tokens=Tokens(7, 0, 0, 1)), body=b"x" * 4000)

@@ -101,8 +101,8 @@ class Replay:
     @staticmethod
     async def _answer(status: int, rendered: Rendered, reply: Reply, copy: AnswerCopy) -> None:
         headers = [(b"content-type", rendered.content_type.encode())]
-        await reply.start(status, headers)
         copy.start(status, rendered.content_type)
+        await reply.start(status, headers)
         for piece in rendered.pieces:
             await reply.body(copy.feed(piece))
             await asyncio.sleep(0)  # other cells have their turn
