@@ -79,12 +79,12 @@ class AgentResult:
     exit_code: int | None
     timed_out: bool
     stopped: Stopped | None = field(default=None, kw_only=True)
-    failure: Text = field(default="", kw_only=True)
     duration_s: Seconds
     output: Text
     stderr: Text = ""
     signal: int | None = None
     note: Text = ""
+    failure: Text = ""
 
     @property
     def ended_well(self) -> bool:
