@@ -182,7 +182,8 @@ class Evidence:
 
     workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
     taken before the agent started. audit_log and trace: our own copies, always there, possibly empty. patch: the same
-    changes as a unified diff, as `diff.patch` has it; patch_cut: what it does not have whole, in sentences. observed:
+    changes as a unified diff, as `diff.patch` has it, bytes that are no UTF-8 as os.fsdecode gives them; patch_cut:
+    what it does not have whole, in sentences. observed:
     what the agent did, as far as the gateway, a trace or a result with tool calls tells; None where there is none of
     them. declared: the agent's own word on it, from its transcript or its result.
     """

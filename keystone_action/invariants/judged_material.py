@@ -100,7 +100,8 @@ def _diff(evidence: Evidence, most: int | None) -> Material:
         raise NothingToJudge("the agent changed no file: there is no diff")
     if evidence.patch_cut and most is None:
         raise NothingToJudge(f"the diff does not show all that changed: {'; '.join(evidence.patch_cut[:3])}")
-    text = evidence.patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.changes)
+    patch = evidence.patch.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    text = patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.changes)
     return Material(text, evidence.patch_cut[:3])
 
 

@@ -60,7 +60,7 @@ def _applied(scene: Scene, text: str) -> dict[str, tuple[object, ...]]:
         copy_as_left(scene.originals, tree, drop_outside_links=False)
     environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "GIT_DIR": "/nonexistent"}
     subprocess.run(
-        ["git", "apply", "--whitespace=nowarn", "-"], cwd=tree, input=text.encode(), env=environment, check=True
+        ["git", "apply", "--whitespace=nowarn", "-"], cwd=tree, input=os.fsencode(text), env=environment, check=True
     )
     found = _contents(tree)
     remove_tree(tree)
@@ -137,17 +137,44 @@ def test_what_can_not_be_shown_is_said(scene: Scene) -> None:
     scene.write("large", b"x" * (patch.FILE_LIMIT + 1))
     os.mkfifo(scene.workspace / "fifo")
     text = scene.patch()
-    assert "picture: binary, 6 bytes\n" in text
-    assert "large: 1,048,577 bytes, too large to be shown\n" in text
-    assert "fifo: a FIFO, socket or device\n" in text
+    assert "picture: added, binary, 6 bytes\n" in text
+    assert "large: added, 1,048,577 bytes, too large to be shown\n" in text
+    assert "fifo: added, a FIFO, socket or device\n" in text
     assert "@@" not in text
 
 
-def test_bytes_that_are_no_text_are_replaced(scene: Scene) -> None:
-    scene.write("latin", b"caf\xe9\n")
+def test_git_applies_what_is_shown_beside_what_is_not(scene: Scene) -> None:
+    """A binary file would become an empty one, and one file that git refuses would cost all others."""
+    for name in ("a.bin", "gone.bin", "logo.png"):
+        scene.write(name, b"\0old")
+    for name in ("a.txt", "m.txt", "z.txt"):
+        scene.write(name, "old\n")
     scene.start()
-    scene.write("latin", b"th\xe9\n")
-    assert "-caf\ufffd\n+th\ufffd\n" in scene.patch()
+    expected = _contents(scene.workspace)
+    scene.write("a.bin", b"\0new")
+    (scene.workspace / "gone.bin").unlink()
+    scene.write("logo.png", b"\0new")
+    (scene.workspace / "logo.png").chmod(0o755)
+    scene.write("new.bin", b"\0new")
+    scene.write("large", b"x" * (patch.FILE_LIMIT + 1))
+    scene.write("sub/.git", "gitdir: elsewhere\n")
+    os.mkfifo(scene.workspace / "n.fifo")
+    for name in ("a.txt", "m.txt", "z.txt"):
+        scene.write(name, "new\n")
+    shown = dict.fromkeys(("a.txt", "m.txt", "z.txt"), (b"new\n", False))
+    assert _applied(scene, scene.patch()) == {**expected, **shown}
+
+
+def test_bytes_that_are_no_text_stay_what_they_are(scene: Scene) -> None:
+    scene.write("latin", b"caf\xe9\nsame \xfc\n")
+    scene.write("removed", b"\xff\xfe\n")
+    scene.start()
+    scene.write("latin", b"th\xe9\nsame \xfc\n")
+    scene.write("added", b"\xe4\xf6\xfc")
+    (scene.workspace / "removed").unlink()
+    text = scene.patch()
+    assert b"-caf\xe9\n+th\xe9\n" in os.fsencode(text)
+    assert _applied(scene, text) == _contents(scene.workspace)
 
 
 def test_the_cut_is_said(scene: Scene) -> None:
@@ -158,7 +185,9 @@ def test_the_cut_is_said(scene: Scene) -> None:
     assert len(text) < 3200
     assert text.endswith("[… 8 more changed paths are not shown: the patch is limited to 3,000 bytes …]\n")
     scene.write("file0", "line\n" * 1000)
-    assert "[… this file is cut here …]" in scene.patch(limit=3000)
+    cut = scene.patch(limit=3000)
+    assert "# diff --git a/file0 b/file0\n[… more than 3,000 bytes, not shown …]\n" in cut
+    assert _applied(scene, cut).keys() == {"file1", "file2"}
 
 
 def test_without_git_the_names_are_still_there(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +196,7 @@ def test_without_git_the_names_are_still_there(scene: Scene, monkeypatch: pytest
     scene.write("file", "new\n")
     monkeypatch.setattr(git, "command", lambda *arguments: ["/nonexistent/git", *arguments])
     text = scene.patch()
-    assert text.startswith("diff --git a/file b/file\nfile: changed, but can't be shown line by line: git is not")
+    assert text.startswith("# diff --git a/file b/file\nfile: changed, but can't be shown line by line: git is not")
 
 
 def test_a_file_that_was_swapped_for_a_link_out_is_not_read(scene: Scene) -> None:
@@ -180,7 +209,7 @@ def test_a_file_that_was_swapped_for_a_link_out_is_not_read(scene: Scene) -> Non
     (scene.workspace / "file").symlink_to("../secret")
     text = write_patch(None, scene.workspace, found).text
     assert "secret" not in text
-    assert "file: file leads out of the workspace" in text
+    assert "file: added, file leads out of the workspace" in text
 
 
 _text = st.lists(st.sampled_from(["a", "b", "-- a/x", "++ b/x", "diff --git a/0 b/0", "@@ -1 +1 @@", "", "\\ No"])).map(

@@ -35,6 +35,15 @@ def test_no_file_of_a_cell_holds_a_secret(tmp_path: Path) -> None:
         assert text.startswith(f"the key is {MASK}, they say\n"), name
 
 
+def test_a_patch_keeps_the_bytes_of_files(tmp_path: Path) -> None:
+    patch = f"+caf\udce9 {SECRET}\n"
+    evidence = make_evidence(tmp_path, tmp_path / "private", agent=AgentRun(stdout="", stderr=""), patch=patch)
+    files = CellFiles(tmp_path / "cell", Masker([SECRET]))
+    files.start()
+    files.write_graded(evidence, [])
+    assert (files.directory / "diff.patch").read_bytes() == b"+caf\xe9 ***\n"
+
+
 def test_nothing_of_an_earlier_attempt_stays(tmp_path: Path) -> None:
     files = CellFiles(tmp_path / "cells" / "cell", Masker([]))
     files.start()

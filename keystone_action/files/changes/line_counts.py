@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
 from keystone_action.files.changes.entries import Change, FileState
-from keystone_action.files.changes.patch import header_line, one_kind
+from keystone_action.files.changes.patch import UNSHOWN, header_line, one_kind
 from keystone_action.files.paths import PathProblem, open_inside
 
 COUNT_LIMIT = 256 << 20
@@ -61,7 +61,7 @@ def _count_shown_lines(patch: str, single: Sequence[Change]) -> dict[int, tuple[
     lines = iter(patch.split("\n"))
     for line in lines:
         due = current + 1
-        if due < len(headers) and line == headers[due]:
+        if due < len(headers) and line.removeprefix(UNSHOWN) == headers[due]:
             current = due
         elif current >= 0 and (hunk := _HUNK.match(line)):
             old, new = (1 if text is None else int(text) for text in hunk.groups())

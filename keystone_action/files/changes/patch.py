@@ -1,7 +1,8 @@
 """`diff.patch`: the agent's changes as text that `git apply` and people can read.
 
 Added and removed files are written here; for modified ones git compares copies under names of ours (its line matching
-stays quick on hostile text, and no `.gitattributes` of the agent has a say in it). What is not shown is said.
+stays quick on hostile text, and no `.gitattributes` of the agent has a say in it). What is not shown is said, in lines
+that git passes over: the rest can be applied.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ PATCH_LIMIT = 8 << 20
 FILE_LIMIT = 1 << 20
 """Bytes of a file that is shown line by line."""
 _STAGED_LIMIT = 64 << 20
+UNSHOWN = "# "
+"""Before the first line of a change that the patch does not show: git would make an empty file of it."""
+_GIT_NAMES = {".git", "git~1"}
+"""With a path that has one of these git refuses the whole patch."""
 _QUOTED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 
@@ -37,7 +42,7 @@ class Patch:
 def write_patch(
     originals: Path | None, workspace: Path, changes: Sequence[Change], *, limit: int = PATCH_LIMIT
 ) -> Patch:
-    """The patch, with text that is no UTF-8 decoded with replacement; empty without changes.
+    """The patch, with bytes that are no UTF-8 as os.fsdecode gives them; empty without changes.
 
     originals: the tree as it was (`keep_originals`), None when it was empty. Never raises for what the agent left.
     """
@@ -55,7 +60,7 @@ def write_patch(
             modified[index] = pair
             staged += len(pair.old or b"") + len(pair.new or b"")
         pieces.append("" if pair.is_two_sided else pair.whole())
-        size += len(pieces[-1])
+        size += len(pieces[-1]) if len(pieces[-1]) <= limit else 0  # it will be left out
     for index, piece in _compare(modified):
         pieces[index] = piece
         cut += [modified[index].note] if modified[index].note else []
@@ -80,13 +85,19 @@ def one_kind(change: Change) -> tuple[Change, ...]:
 def _bound(pieces: list[str], total: int, limit: int) -> Iterator[str]:
     size = shown = 0
     for piece in pieces:
-        size += len(piece)
+        fitting = piece if len(piece) <= limit else _left_out(piece, limit)
+        size += len(fitting)
         if size > limit and shown:
             break
-        yield piece if len(piece) <= limit else piece[:limit].rpartition("\n")[0] + "\n[… this file is cut here …]\n"
+        yield fitting
         shown += 1
     if shown < total:
         yield f"[… {total - shown:,} more changed paths are not shown: the patch is limited to {limit:,} bytes …]\n"
+
+
+def _left_out(piece: str, limit: int) -> str:
+    head = piece.partition("\n")[0].removeprefix(UNSHOWN)
+    return f"{UNSHOWN}{head}\n[… more than {limit:,} bytes, not shown …]\n"
 
 
 @dataclass
@@ -106,10 +117,10 @@ class _Pair:
 
     def whole(self) -> str:
         """The patch of a path that is there on one side only, or whose bytes are not shown."""
-        lines = list(self.header)
         if self.note:
-            lines.append(self.note)
-        elif self.old != self.new:
+            return f"{UNSHOWN}{self.header[0]}\n{self.note}\n"
+        lines = list(self.header)
+        if self.old != self.new:
             lines += self._names()
             lines.append(_one_sided("-" if self.new is None else "+", self.new if self.old is None else self.old))
         return "".join(f"{line.rstrip(chr(10))}\n" for line in lines if line)
@@ -130,14 +141,18 @@ class _Pair:
 
 
 def _load(change: Change, originals: Path | None, workspace: Path) -> _Pair:
-    pair = _Pair(change, header=_header(change))
+    pair, shown = _Pair(change, header=_header(change)), _name("", change.path)
+    if not _GIT_NAMES.isdisjoint(change.path.lower().split("/")):
+        pair.note = f"{shown}: git takes no file of that name"
+        return pair
     if change.change == "mode":
         return pair
     try:
         pair.old = _side(originals, change.path, change.before)
         pair.new = _side(workspace, change.path, change.after)
     except _Unshown as unshown:
-        pair.note, pair.is_no_text = f"{_name('', change.path)}: {unshown}", unshown.is_no_text
+        what = f"{change.change}, " if change.change in ("added", "removed") else ""
+        pair.note, pair.is_no_text = f"{shown}: {what}{unshown}", unshown.is_no_text
     return pair
 
 
@@ -210,7 +225,7 @@ def _name(side: str, path: str) -> str:
 def _one_sided(sign: str, data: bytes | None) -> str:
     if not data:
         return ""
-    lines = data.decode("utf-8", "replace").split("\n")
+    lines = data.decode("utf-8", "surrogateescape").split("\n")
     unfinished = bool(lines[-1])
     if not unfinished:
         lines.pop()
@@ -243,7 +258,7 @@ def _hunks(pairs: Mapping[int, _Pair]) -> dict[int, str]:
         for index, pair in pairs.items():
             (root / "a" / str(index)).write_bytes(pair.old or b"")
             (root / "b" / str(index)).write_bytes(pair.new or b"")
-        return _split(git.compare(root).decode("utf-8", "replace"))
+        return _split(git.compare(root).decode("utf-8", "surrogateescape"))
 
 
 def _split(output: str) -> dict[int, str]:

@@ -48,7 +48,7 @@ class CellFiles:
         self.agent(evidence.agent)
         self._write("audit.jsonl", _text(evidence.audit_log))
         self._write("trace.jsonl", _text(evidence.trace))
-        self._write("diff.patch", evidence.patch)
+        self._write("diff.patch", evidence.patch, errors="surrogateescape")
         for entry in graded:
             if entry.log:
                 self._write(f"checks/{entry.result.name}.log", entry.log)
@@ -57,10 +57,10 @@ class CellFiles:
         """The traceback of an internal error."""
         self._write("internal-error.log", text)
 
-    def _write(self, name: str, text: str) -> None:
+    def _write(self, name: str, text: str, *, errors: str = "replace") -> None:
         # Mostly empty, and several in each cell: a file object would take longer than what is written.
         path = f"{self.directory}/{name}"
-        data = self._mask.text(text).encode("utf-8", "replace") if text else b""
+        data = self._mask.text(text).encode("utf-8", errors) if text else b""
         try:
             if "/" in name:
                 Path(path).parent.mkdir(exist_ok=True)

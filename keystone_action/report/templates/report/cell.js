@@ -94,11 +94,11 @@ function timeline(events) {
 
 // A unified diff, a class for each kind of line; a fold for each file where there are several.
 function patch(text) {
-  const parts = text.split(/^(?=diff --git )/m).filter(Boolean);
+  const parts = text.split(/^(?=(?:# )?diff --git )/m).filter(Boolean);
   const shown = parts.map((part) => {
     const lines = part.replace(/\n$/, "").split("\n");
     const body = make("pre", { class: "diff", tabindex: "0", role: "region", "aria-label": lines[0] }, ...lines.map((line) => make("span", { class: kindOfLine(line) }, `${line}\n`)));
-    const title = lines[0].replace(/^diff --git /, "");
+    const title = lines[0].replace(/^(# )?diff --git /, "");
     const count = (kind) => lines.filter((line) => kindOfLine(line) === kind).length;
     return make("details", { open: parts.length <= 5 }, make("summary", {}, make("code", {}, title), ` +${count("added")} −${count("removed")}`), body);
   });
