@@ -9,6 +9,8 @@ from typing import Literal, Protocol
 HowKnown = Literal["log", "comparison"]
 """`log`: read from the server's own log of changes, each of them. `comparison`: what stood before the agent and what
 stands after it differ, so only net changes show."""
+DEFINITION = "the definition of "
+"""How the name begins of what is no table, but holds a text that was written: a default, a body, a comment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,5 +44,6 @@ class WriteLog(Protocol):
         ServiceError where it can't be told: then nothing may be said of the cell."""
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """The values that were written, as texts, each with its table: to look for secrets in. In bounded memory,
-        whatever the number of rows. Raises ServiceError."""
+        """The values that were written, as texts, each with its table, or with the `DEFINITION` that it stands in,
+        where those are looked at: to look for secrets in. In bounded memory, whatever the number of rows. Raises
+        ServiceError."""

@@ -185,6 +185,67 @@ def test_what_a_session_holds_open_when_the_agent_ends_was_not_written(watched: 
         agent.commit()
 
 
+DEFINITIONS = {
+    "default": ("ALTER TABLE notes ADD a text DEFAULT '{}'", "table column public.notes.a"),
+    "comment on a table": ("COMMENT ON TABLE notes IS '{}'", "table public.notes"),
+    "comment on a column": ("COMMENT ON COLUMN notes.text IS '{}'", "table column public.notes.text"),
+    "comment on a schema": ("CREATE SCHEMA mine; COMMENT ON SCHEMA mine IS '{}'", "schema mine"),
+    "body": ("CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$ SELECT '{}' $$", "function public.f()"),
+    "body that was parsed": ("CREATE FUNCTION f() RETURNS text RETURN '{}'", "function public.f()"),
+    "default of an argument": (
+        "CREATE FUNCTION f(a text = '{}') RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "function public.f(pg_catalog.text)",
+    ),
+    "setting of a function": (
+        "CREATE FUNCTION f() RETURNS int LANGUAGE sql SET application_name = '{}' AS 'SELECT 1'",
+        "function public.f()",
+    ),
+    "view": ("CREATE VIEW v AS SELECT '{}'::text AS it", 'rule "_RETURN" on public.v'),
+    "constraint": ("ALTER TABLE notes ADD CONSTRAINT c CHECK (text <> '{}')", "table constraint c on public.notes"),
+    "index": ("CREATE INDEX i ON notes (text) WHERE text = '{}'", "index public.i"),
+    "trigger": (
+        "CREATE TRIGGER t BEFORE INSERT ON notes EXECUTE FUNCTION suppress_redundant_updates_trigger('{}')",
+        "trigger t on public.notes",
+    ),
+    "policy": ("CREATE POLICY p ON notes USING (text <> '{}')", "policy p on public.notes"),
+    "enum": ("CREATE TYPE kind AS ENUM ('{}')", "type public.kind"),
+    "domain": ("CREATE DOMAIN d AS text DEFAULT '{}'", "type public.d"),
+    "name of a column": ('ALTER TABLE notes ADD "{}" int', 'table column public.notes."{}"'),
+}
+
+
+@pytest.mark.parametrize("where", DEFINITIONS)
+@pytest.mark.parametrize("secret", ["hunter22-secret", "it's a \\ secret"])
+def test_what_definitions_say_is_written_too(watched: PostgresCell, where: str, secret: str) -> None:
+    statement, name = DEFINITIONS[where]
+    quoted = secret if "$$" in statement or "name" in where else secret.replace("'", "''")
+    with watched.agent() as agent:
+        agent.execute(statement.format(quoted.replace("'", "''") if "$$" in statement else quoted).encode())
+    written(watched)
+    assert watched.place.writes is not None
+    texts = list(watched.place.writes.texts())
+    assert {table for table, text in texts if secret in text} == {f"the definition of {name.format(secret)}"}
+
+
+def test_what_definitions_said_before_is_not_the_agents(watched_postgres: PostgresForTests) -> None:
+    fixture = (
+        "CREATE FUNCTION f() RETURNS text LANGUAGE sql AS $$\nSELECT 'hunter22-secret'\n$$;"
+        "CREATE TABLE a (b text DEFAULT 'hunter22-secret'); COMMENT ON TABLE a IS 'hunter22-secret'"
+    )
+    cell = start(watched_postgres, fixture)
+    with cell.agent() as agent:
+        agent.execute("ALTER TABLE a RENAME TO c; ALTER TABLE c ALTER b TYPE varchar(90)")
+        agent.execute(
+            "CREATE OR REPLACE FUNCTION f() RETURNS text LANGUAGE sql AS $$\n-- more\nSELECT 'hunter22-secret'\n$$"
+        )
+    written(cell)
+    assert cell.place.writes is not None
+    texts = [text for _, text in cell.place.writes.texts()]
+    assert any("-- more" in text for text in texts)
+    assert not any("hunter22" in text for text in texts)
+    cell.close()
+
+
 def test_values_are_those_that_were_written_wherever_they_stand(watched: PostgresCell) -> None:
     secrets = [f'secret-{number}\'s "value"\\' for number in range(7)]
     with watched.agent() as agent:

@@ -16,6 +16,7 @@ from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.audit import AuditLine
 from keystone_action.evidence.secret_search import Found, SecretSearch, pieces_of
 from keystone_action.evidence.secret_shapes import ENCODING
+from keystone_action.evidence.writes import DEFINITION
 from keystone_action.files.paths import PathProblem, display_path, open_inside
 from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
@@ -153,8 +154,11 @@ class LeakSearch:
         for table, texts in _batches(log.texts()):
             leaks = self._search.in_stream([texts]).keys() - seen.setdefault(table, set())
             seen[table] |= leaks
-            where = f"{service}: {'a table' if leaks and self._search.in_text(table) else shown_table(table)}"
-            self._tell(leaks, f"rows written into {where}", known.get(table, HOW_KNOWN["comparison"]))
+            is_row = not table.startswith(DEFINITION)
+            unsaid = "a table" if is_row else f"{DEFINITION}something"
+            where = f"{service}: {unsaid if leaks and self._search.in_text(table) else shown_table(table)}"
+            how = known.get(table, HOW_KNOWN["comparison"])
+            self._tell(leaks, f"rows written into {where}" if is_row else where, how)
 
     def _tell(self, names: Iterable[str], where: str, how: str) -> None:
         for name in sorted(names):

@@ -10,13 +10,35 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.evidence.writes import TableWrite
+from keystone_action.evidence.writes import DEFINITION, TableWrite
 from keystone_action.services.postgres.writes.names import Relation, relations
 
 if TYPE_CHECKING:
     import psycopg
 
 LARGE_OBJECTS = "pg_catalog.pg_largeobject"
+Defined = Mapping[tuple[int, int, int], str]
+"""Texts that definitions hold, by catalog, object and column."""
+_TEXTS = (
+    (0, "pg_class", "adrelid", "adnum", "pg_get_expr(adbin, adrelid)", "pg_attrdef"),
+    (0, "pg_class", "attrelid", "attnum", "attname", "pg_attribute"),
+    (0, "pg_class", "indexrelid", "0", "pg_get_indexdef(indexrelid)", "pg_index"),
+    (0, "pg_rewrite", "oid", "0", "pg_get_ruledef(oid)", "pg_rewrite"),
+    (0, "pg_constraint", "oid", "0", "pg_get_constraintdef(oid)", "pg_constraint"),
+    (0, "pg_trigger", "oid", "0", "pg_get_triggerdef(oid)", "pg_trigger"),
+    (0, "pg_policy", "oid", "0", "pg_get_expr(polqual, polrelid)", "pg_policy"),
+    (0, "pg_policy", "oid", "0", "pg_get_expr(polwithcheck, polrelid)", "pg_policy"),
+    (0, "pg_proc", "oid", "0", "concat_ws(' ', prosrc, proargnames::text, proconfig::text)", "pg_proc"),
+    (0, "pg_proc", "oid", "0", "pg_get_expr(proargdefaults, 0)", "pg_proc"),
+    (140000, "pg_proc", "oid", "0", "pg_get_function_sqlbody(oid)", "pg_proc"),
+    (0, "pg_proc", "aggfnoid", "0", "agginitval", "pg_aggregate"),
+    (0, "pg_type", "oid", "0", "typdefault", "pg_type"),
+    (0, "pg_type", "enumtypid", "0", "enumlabel", "pg_enum"),
+)
+"""Since which version of a server, and of which catalog, object and column, which text stands in which catalog. Nothing
+of it runs what somebody made."""
+_OF_USERS = "SELECT '{}'::regclass::oid::bigint, {}::oid::bigint, {}, {} FROM {} WHERE {}::oid >= 16384"
+_COMMENTS = "SELECT classoid::bigint, objoid::bigint, objsubid, description FROM pg_description"
 _AT_ONCE = 50
 _NEW = "(age({0}.xmin) <= age(%(mark)s::text::xid) OR {0}.xmin::text = ANY(%(under_way)s))"
 
@@ -171,6 +193,35 @@ def large_objects_written(session: psycopg.Connection[Any], before: ObjectsBefor
         for number, data in copy.rows():
             yield LARGE_OBJECTS, ((page if number == last else b"") + data).decode("utf-8", "replace")
             last, page = number, data
+
+
+def look_at_texts(session: psycopg.Connection[Any]) -> Defined:
+    """What defaults, bodies, conditions, names of columns and comments say. Raises psycopg.Error."""
+    version = session.info.server_version
+    queries = [_OF_USERS.format(*one, one[1]) for since, *one in _TEXTS if version >= since]
+    found: dict[tuple[int, int, int], str] = {}
+    for query in (*queries, _COMMENTS):
+        for catalog, identifier, column, text in session.execute(query.encode()).fetchall():
+            key = (catalog, identifier, column)
+            if text:
+                found[key] = f"{found[key]}\n{text}" if key in found else text
+    return found
+
+
+def texts_defined(session: psycopg.Connection[Any], before: Defined) -> Iterator[tuple[str, str]]:
+    """The lines of definitions that were not there before, with what they define: as they stand, and as the literals in
+    them are read. Raises psycopg.Error."""
+    identity = "SELECT concat_ws(' ', type, identity) FROM pg_identify_object(%s::oid, %s::oid, %s)"
+    for key, text in look_at_texts(session).items():
+        known = set(before.get(key, "").splitlines())
+        added = "\n".join(line for line in text.splitlines() if line not in known)
+        if not added:
+            continue
+        row = session.execute(identity, key).fetchone()
+        name = f"{DEFINITION}{row[0] if row and row[0] else 'something'}"
+        yield name, added
+        if (read := added.replace("''", "'").replace("\\\\", "\\")) != added:
+            yield name, read
 
 
 def _changed_large_objects(session: psycopg.Connection[Any], before: ObjectsBefore, now: tuple[int, int]) -> int:

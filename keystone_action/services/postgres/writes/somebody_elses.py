@@ -91,6 +91,7 @@ class _Before:
     definitions: Mapping[_Key, tuple[str, str, str]]
     tables: comparison.TablesBefore
     objects: comparison.ObjectsBefore
+    texts: comparison.Defined
 
 
 @dataclass
@@ -117,6 +118,7 @@ class ComparedPostgres:
                 _definitions(session),
                 comparison.look_at_tables(session, comparison.is_table),
                 comparison.look_at_objects(session, large_objects=self._all_rights),
+                comparison.look_at_texts(session),
             )
 
     def settle(self) -> None:
@@ -141,6 +143,7 @@ class ComparedPostgres:
             yield from comparison.values_written(session, self._sealed().tables)
             if self._all_rights:
                 yield from comparison.large_objects_written(session, self._sealed().objects)
+            yield from comparison.texts_defined(session, self._sealed().texts)
 
     def _sealed(self) -> _Before:
         if self._before is None:

@@ -48,24 +48,27 @@ _STATE = """
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What stood when the agent started. state: of the database and its owner, as the server keeps it."""
+    """What stood when the agent started. state: of the database and its owner, as the server keeps it. texts: what
+    definitions said."""
 
     definitions: definitions.Look
     objects: comparison.ObjectsBefore
     unlogged: comparison.TablesBefore
     state: tuple[Any, ...]
+    texts: comparison.Defined
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """What was found when the agent had ended. until: where the server's log had got to. partitions: names that rows
-    are told under. unlogged: where values are, where there are such tables."""
+    are told under. unlogged: where values are, where there are such tables. texts: what definitions said before."""
 
     until: str
     partitions: dict[str, str]
     writes: list[TableWrite]
     objects: comparison.ObjectsBefore
     unlogged: comparison.TablesBefore | None
+    texts: comparison.Defined
 
 
 @dataclass
@@ -108,7 +111,8 @@ class WriteWatch:
             tables = comparison.look_at_tables(session, comparison.is_unlogged)
         with self._admin() as admin:
             objects = comparison.look_at_objects(admin)
-            self._before = _Before(definitions.look(admin), objects, tables, self._state())
+            texts = comparison.look_at_texts(admin)
+            self._before = _Before(definitions.look(admin), objects, tables, self._state(), texts)
             admin.execute("SET synchronous_commit = on")
             definitions.install(admin, self._schema, publication=self._publishes)
             self._refuse_unwatched(definitions.read(admin, self._schema))
@@ -150,7 +154,8 @@ class WriteWatch:
             with self._reader() as reader:
                 writes += _of_rows(comparison.tables_written(reader, before.unlogged, self.service))
         partitions = definitions.row_names(entries, before.definitions)
-        self._seen = _Seen(until, partitions, [*found, *writes], before.objects, unlogged if compares else None)
+        without_log = unlogged if compares else None
+        self._seen = _Seen(until, partitions, [*found, *writes], before.objects, without_log, before.texts)
 
     def close(self) -> None:
         """The server need not keep its log for this any more. Raises psycopg.Error."""
@@ -181,6 +186,7 @@ class WriteWatch:
                     yield from comparison.values_written(reader, self._whole.unlogged)
             with self._admin() as admin:
                 yield from comparison.large_objects_written(admin, self._whole.objects)
+                yield from comparison.texts_defined(admin, self._whole.texts)
 
     @property
     def _whole(self) -> _Seen:
