@@ -21,6 +21,8 @@ _VALUE_LIMIT = 1 << 30
 _MEMORY_LIMIT = 2 << 30
 _BOOKKEEPING = frozenset({"sqlite_sequence", "sqlite_stat1", "sqlite_stat2", "sqlite_stat3", "sqlite_stat4"})
 """Where AUTOINCREMENT goes on, and what ANALYZE counted."""
+_SETTINGS = ("user_version", "application_id")
+"""Numbers in the file's header that are whoever's who uses it. 0 is what a new file has."""
 _GENERATED = (2, 3)
 
 
@@ -87,6 +89,13 @@ def _kept(rows: Any, key: bytes, path: str | None, directory: str) -> dict[tuple
                 one["file"] = os.path.join(directory, secrets.token_hex(8))  # noqa: PTH118 - starts faster
                 one["count"] = rows.keep_digests(_rows(connection, name, one["columns"]), one["file"], key)
             found[kind, told, name] = one
+        for setting in _SETTINGS:
+            if value := connection.execute(f"PRAGMA {setting}").fetchone()[0]:
+                found["setting", setting, setting] = {"definition": str(value)}
+        if any(name == "sqlite_sequence" for _, name, _, _ in master):
+            for name, last in connection.execute("SELECT name, seq FROM sqlite_sequence ORDER BY seq"):
+                one = found.setdefault(("sequence", shadows.get(str(name), str(name)), str(name)), {"definition": ""})
+                one["definition"] += f" {last!r}"
     return found
 
 
@@ -125,7 +134,7 @@ def _compare(rows: Any, before: dict[Any, Any], after: dict[Any, Any], directory
             continue  # it came, or went, with its table
         if was is None or now is None or was["definition"] != now["definition"]:
             operation = "create" if was is None else "drop" if now is None else "alter"
-            writes.append([what, told, operation, None])
+            writes.append([what, told, "change" if what in ("setting", "sequence") else operation, None])
         if now is None or "file" not in now:
             continue
         new = {"table": name, "name": told, "columns": now["columns"]}
@@ -142,7 +151,9 @@ def _compare(rows: Any, before: dict[Any, Any], after: dict[Any, Any], directory
         if found.added or found.removed:
             operation = "change" if found.added and found.removed else "insert" if found.added else "delete"
             writes.append(["table", told, operation, max(found.added, found.removed)])
-    return {"writes": writes, "added": added}
+    # Of a table that something else is told of, it says nothing more that its number goes on.
+    others = {told for what, told, _, _ in writes if what != "sequence"}
+    return {"writes": [one for one in writes if one[0] != "sequence" or one[1] not in others], "added": added}
 
 
 def _texts(rows: Any, key: bytes, order: dict[str, Any]) -> dict[str, Any]:
