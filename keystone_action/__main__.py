@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found] # `signal` takes some milliseconds, in which one would kill us
 import os
 import sys
 
+_CANCELLED, _BROKEN = 130, 3
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -13,6 +15,9 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | None = None) -> int:
     """Run the command line and return its exit code. arguments: None = this process's own, which then may start anew.
     environ: None = this process's own."""
+    if arguments is None:
+        for number in (_signal.SIGINT, _signal.SIGTERM):
+            _signal.signal(number, lambda *_: os._exit(_CANCELLED))
     words = list(sys.argv[1:] if arguments is None else arguments)
     if words == ["--version"]:
         from keystone_action import __version__
@@ -28,11 +33,19 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         environ = take(words) if arguments is None else dict(os.environ)
         let_signals_in()
     signals.start_watchdog()
-    code = signals.finish(run(words, environ))
+    code = signals.finish(_run(words, environ))
     if arguments is None:
         # An interpreter that takes itself apart costs more than all else that is left to do.
         signals.leave(code)
     return code
+
+
+def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
+    try:
+        return run(words, environ)
+    except Exception as error:  # noqa: BLE001 - before the command line could take it: exit 1 would be a failed agent
+        sys.stderr.write(f"keystone: internal error: {type(error).__name__}: {error}\n")
+        return _BROKEN
 
 
 def run(words: Sequence[str], environ: Mapping[str, str]) -> int:

@@ -8,7 +8,7 @@ C keeps the interpreter's lock. The interpreter tells the watchdog through its w
 What a signal does depends on how far the program is:
 
     take_over()  →  it ends the process at once, with a word: there is nothing yet to clean up
-    interrupt()  →  it raises KeyboardInterrupt in the main thread, once
+    interrupt()  →  it raises KeyboardInterrupt in the main thread, once, but not within an import and the like
     hold()       →  it is only remembered: results are being made or written; the code that does so asks `requested`
 """
 
@@ -26,7 +26,8 @@ from collections.abc import Callable, Iterator
 
 TYPE_CHECKING = False  # `typing` takes 5 ms to import
 if TYPE_CHECKING:
-    from typing import Any, Literal, NoReturn
+    from types import FrameType
+    from typing import Literal, NoReturn
 
     _Phase = Literal["leave", "interrupt", "hold"]
 
@@ -38,6 +39,18 @@ RUN_SECONDS = 5.0
 _EXIT_SECONDS = 6.3
 _KILL_SECONDS = 6.8
 _ENDING = (signal.SIGINT, signal.SIGTERM)
+_AGAIN_SECONDS = 0.005
+_SOON = 1.0
+"""Seconds from a signal after which what usually ends soon hangs."""
+_NOT_TO_BE_INTERRUPTED = (
+    "<frozen importlib",
+    "/pydantic/",
+    "/tempfile.py",
+    "/files/run_lock.py",
+    "/files/temporary.py",
+)
+"""Parts of the names of files whose functions end soon, and where an exception that nobody foresaw does harm: a module
+stays half made, pydantic_core takes the interpreter for broken (it panics), a temporary file is not removed."""
 _WORD = b"keystone: cancelled\n"
 _NOT_IN_TIME = b"keystone: cancelled; what still ran did not end in time\n"
 
@@ -66,12 +79,14 @@ def take_over() -> None:
     _state.phase = "leave"
     for number in _ENDING:
         signal.signal(number, _on_signal)
+    signal.signal(signal.SIGALRM, lambda _, frame: _interrupt(frame))
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
 
 
 def block() -> None:
     """Let none arrive from here on: before an exec, whose program takes over what came meanwhile, and at the end."""
     signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # where nobody takes its signal any more, it would kill us
 
 
 def start_watchdog() -> None:
@@ -136,7 +151,7 @@ def _hide_memory() -> None:
     ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
 
 
-def _on_signal(number: int, _frame: Any) -> None:
+def _on_signal(number: int, frame: FrameType | None) -> None:
     if _state.arrived is None:
         _state.arrived = time.monotonic()
         _state.name = signal.Signals(number).name
@@ -144,13 +159,26 @@ def _on_signal(number: int, _frame: Any) -> None:
             say(_WORD)
             os._exit(EXIT_CANCELLED)
         if _state.ours:
-            # Not `threading`: the main thread may hold one of its locks just now.
-            _thread.start_new_thread(_exit_later, ())
+            # Not `threading`: the main thread may hold one of its locks just now. Without it there is the watchdog.
+            with contextlib.suppress(RuntimeError):
+                _thread.start_new_thread(_exit_later, ())
     for listener in list(_state.listeners):
         listener()
-    if _state.phase == "interrupt" and not _state.raised:
-        _state.raised = True
-        raise KeyboardInterrupt
+    _interrupt(frame)
+
+
+def _interrupt(frame: FrameType | None) -> None:
+    """Raise KeyboardInterrupt where the main thread is now, or try again in a moment."""
+    if _state.phase != "interrupt" or _state.raised:
+        return
+    ends_soon = _state.ours and seconds_left(_SOON)
+    while ends_soon and frame is not None:
+        if any(name in frame.f_code.co_filename for name in _NOT_TO_BE_INTERRUPTED):
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_SECONDS)
+            return
+        frame = frame.f_back
+    _state.raised = True
+    raise KeyboardInterrupt
 
 
 def _exit_later() -> None:

@@ -83,7 +83,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
         return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
     except KeystoneError as error:
         return step.failed(error, time.monotonic() - started)
-    except Exception as error:  # noqa: BLE001 - exit code 1 would call a bug of ours a failed agent
+    except BaseException as error:  # noqa: BLE001 - exit code 1 would call a bug of ours (a panic, too) a failed agent
         commands.debug(traceback.format_exc())
         if signals.stop_signal():  # which broke what was under way
             return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)

@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any
 
 import pytest
 from support.attacks import honest, hostile
-from support.command_line import ENVIRONMENT, keystone, spec
+from support.command_line import ENVIRONMENT, ROOT, keystone, spec
 from support.docker_engine import Engine
 from support.driver import write_driver
 from support.images import PYTHON
@@ -268,3 +269,86 @@ def test_a_signal_that_was_blocked_when_we_were_started_is_not_lost(tmp_path: Pa
     )
     assert (done.returncode, done.stderr) == (130, b"keystone: cancelled\n")
     assert not (tmp_path / "import.reached").exists()
+
+
+SENDS = """
+import os, signal, sys
+wanted = os.environ.get("SIGNAL_AT", "")
+sent = []
+def look(event, arguments):
+    if wanted and not sent and wanted in f"{event}: {arguments[0] if arguments else ''}":
+        sent.append(event)
+        os.kill(os.getpid(), signal.SIGTERM)
+sys.addaudithook(look)
+"""
+"""Sends ourselves a signal at one moment, as sitecustomize.py."""
+
+
+def started_with_signal(tmp_path: Path, moment: str, *argv: str) -> tuple[int, str, list[str]]:
+    """Exit code, stderr, and what is left in the directory for temporary files. The signal comes at this moment: the
+    name of an event of Python's, with its first argument, or a part of these."""
+    for name, text in (("site/sitecustomize.py", SENDS), ("keystone.yaml", spec())):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    with tempfile.TemporaryDirectory() as place:
+        Path(place).chmod(0o711)
+        moment = moment.replace("PLACE", place)
+        environ = {"SIGNAL_AT": moment, "PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}", "TMPDIR": place}
+        done = subprocess.run(
+            [sys.executable, *argv], cwd=tmp_path, env={**ENVIRONMENT, **environ}, capture_output=True, check=False
+        )
+        return done.returncode, done.stderr.decode(), [path.name for path in Path(place).iterdir()]
+
+
+RUN = ("-m", "keystone_action", "run", "keystone.yaml", "--output", "out")
+MOMENTS = [
+    "import: keystone_action.signals",  # before there is a handler of ours
+    "import: _datetime",  # asked for by pydantic_core, which takes an exception for a broken interpreter
+    "import: keystone_action.evaluate",
+    "open: PLACE/.keystone-",  # the lock of the run, before it has its name
+]
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_while_it_imports_it_ends_with_a_word_and_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    code, err, left = started_with_signal(tmp_path, moment, *RUN)
+    assert (code, left) == (130, []), err
+    assert "Traceback" not in err
+    assert "panicked" not in err
+
+
+def test_the_same_call_without_a_signal_passes(tmp_path: Path) -> None:
+    code, err, left = started_with_signal(tmp_path, "", *RUN)
+    assert (code, left) == (0, []), err
+
+
+@pytest.mark.parametrize("moment", MOMENTS[1:3])
+def test_while_the_step_of_a_workflow_imports_it_ends_by_it(tmp_path: Path, moment: str) -> None:
+    code, err, left = started_with_signal(tmp_path, moment, str(ROOT / "entrypoint.py"), *RUN[2:])
+    assert (code, left) == (130, []), err
+    assert "Traceback" not in err
+
+
+def test_while_the_post_step_imports_it_ends_by_it(tmp_path: Path) -> None:
+    """The verdict stands; what it would have removed, `keystone clean` does."""
+    code, err, left = started_with_signal(tmp_path, "import: _datetime", str(ROOT / "post_entrypoint.py"))
+    assert (code, left) == (0, []), err
+    assert "Traceback" not in err
+
+
+def test_what_breaks_before_the_command_line_is_no_failed_agent(tmp_path: Path) -> None:
+    """Not exit code 1; a panic of a library in Rust is not an Exception of Python's either."""
+    (tmp_path / "driver.py").write_text(
+        "import sys\nclass Finder:\n    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'keystone_action.cli.main':\n            raise RuntimeError('broken')\n"
+        "sys.meta_path.insert(0, Finder())\nfrom keystone_action.__main__ import main\nsys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "driver.py", "doctor"],
+        cwd=tmp_path,
+        env={**ENVIRONMENT, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (3, "keystone: internal error: RuntimeError: broken\n")
