@@ -69,7 +69,7 @@ class FailedCells:
         earlier = Selection(params={}, tags=tuple(tags), filter=filters[0] if filters else None)
         ids = [cell.id for cell in cells if _is_chosen(cell, earlier)]
         if digest_of(ids) == self.digest:
-            ids = ids[self.shard[0] - 1 :: self.shard[1]]
+            ids = [name for name in ids if shard_of(name, self.shard[1]) == self.shard[0]]
         return [*self.failed, *(name for name in ids if name not in self.passed and name not in self.failed)]
 
 
@@ -97,10 +97,12 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cells of this run. total: how many there are over all shards. digest: of the ids of all those. specs: id →
-    sha256 of each spec that has some of them. notices: what people should know of the choice."""
+    """The cells of this run. positions: where each of them is among those of all shards together, from 0. total: how
+    many these are. digest: of their ids. specs: id → sha256 of each spec that has some of them. notices: what people
+    should know of the choice."""
 
     cells: tuple[Cell, ...]
+    positions: tuple[int, ...]
     total: int
     digest: str
     specs: Mapping[str, str]
@@ -123,8 +125,10 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
     if selection.failed is not None:
         cells, notices = _failed_of(cells, everything, selection.failed)
     index, shards = selection.shard or (1, 1)
+    positions = tuple(place for place, cell in enumerate(cells) if shard_of(cell.id, shards) == index)
     return Plan(
-        cells=tuple(cells[index - 1 :: shards]),
+        cells=tuple(cells[place] for place in positions),
+        positions=positions,
         total=len(cells),
         digest=digest_of(cell.id for cell in cells),
         specs={cell.loaded.spec.id: cell.loaded.sha256 for cell in cells},
@@ -162,6 +166,12 @@ def _advice(gone: Sequence[str], known: Collection[str], failed: FailedCells) ->
 def digest_of(cell_ids: Iterable[str]) -> str:
     """SHA-256 in hexadecimal of ids, one a line: equal for equal cells in equal order."""
     return hashlib.sha256("".join(f"{cell_id}\n" for cell_id in cell_ids).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def shard_of(cell_id: str, shards: int) -> int:
+    """Which of so many shards, from 1, has this cell. By a hash of its id: in whatever order the cells come, no shard
+    has all of one model, and one cell more moves no other."""
+    return int(_digest(cell_id), 16) % shards + 1
 
 
 def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:

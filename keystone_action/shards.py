@@ -12,7 +12,7 @@ from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
 from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
-from keystone_action.plan import Plan, plan
+from keystone_action.plan import Cell, Plan, plan, shard_of
 from keystone_action.runner.parts.merge import MergeOptions, merge_shards
 from keystone_action.scoring.aggregate import exit_code
 
@@ -34,6 +34,10 @@ class Shards:
     def matrix(self) -> str:
         """As `strategy.matrix` takes it from `fromJSON`, on one line."""
         return json.dumps({"shard": list(self.names)})
+
+    def name_of(self, cell: Cell) -> str:
+        """The shard that has this cell."""
+        return self.names[shard_of(cell.id, len(self.names)) - 1]
 
     def specs(self) -> Iterator[PlannedSpec]:
         """What is planned of each spec."""

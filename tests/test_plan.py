@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.plan import Selection, digest_of, make_cell_id, matrix_combinations, plan
+from keystone_action.plan import Selection, digest_of, make_cell_id, matrix_combinations, plan, shard_of
 from keystone_action.spec.loading.loader import load
 
 HEAD = """\
@@ -170,9 +170,34 @@ def test_every_shard_knows_the_whole_plan(loaded):
     assert plan(specs, Selection(params={}, replicas=2)).digest != whole.digest
 
 
+def test_a_shard_says_where_its_cells_are(loaded):
+    spec = loaded("parallelism: {replicas: 9}\n")
+    whole = ids([spec])
+    for index in (1, 2):
+        shard = plan([spec], Selection(params={}, shard=(index, 2)))
+        assert [whole[place] for place in shard.positions] == [cell.id for cell in shard.cells]
+
+
+def test_no_shard_has_all_of_one_model_whatever_their_order(loaded):
+    """Each second cell would be of one model."""
+    scenarios = ", ".join(f"{{id: s{number}, prompt: p}}" for number in range(8))
+    spec = loaded(f"parallelism: {{matrix: {{model: [large, small]}}}}\nscenarios: [{scenarios}]\n")
+    for shard in (1, 2):
+        models = {one.params["model"] for one in plan([spec], Selection(params={}, shard=(shard, 2))).cells}
+        assert models == {"large", "small"}
+
+
+def test_a_cell_that_is_added_moves_no_other_to_another_shard(loaded):
+    few, more = (loaded(f"parallelism: {{replicas: {count}}}\n") for count in (5, 8))
+    for index in (1, 2, 3):
+        parts = [ids([spec], shard=(index, 3)) for spec in (few, more)]
+        assert [name for name in parts[1] if name in ids([few])] == parts[0]
+
+
 def test_a_shard_without_cells_is_no_error(loaded):
-    planned = plan([loaded()], Selection(params={}, shard=(2, 2)))
-    assert (planned.cells, planned.total) == ((), 1)
+    (index,) = {1, 2} - {shard_of("small.r0", 2)}
+    planned = plan([loaded()], Selection(params={}, shard=(index, 2)))
+    assert (planned.cells, planned.positions, planned.total) == ((), (), 1)
 
 
 def test_at_least_more_than_the_replicas_of_the_call(loaded):

@@ -97,7 +97,7 @@ def _selection(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--failed", type=Path, metavar="DIR", help="only cells that did not pass there: a run's folder, or results.json"
     )
-    parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="only every N-th cell, from the I-th")
+    parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="the I-th of N parts of the cells")
     _agent(parser)
 
 

@@ -172,8 +172,8 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
     if call.github:
         sys.stdout.write(f"{planned.matrix}\n")
         return EXIT_PASS
-    for number, cell in enumerate(planned.plan.cells):
-        shard = f"{planned.names[number % len(planned.names)]}\t" if call.shards is not None else ""
+    for cell in planned.plan.cells:
+        shard = f"{planned.name_of(cell)}\t" if call.shards is not None else ""
         sys.stdout.write(f"{shard}{cell.id}\n")
     return EXIT_PASS
 

@@ -62,7 +62,8 @@ class Assembly:
         """Which part of what this run is."""
         shard, plan = self.options.shard, self.plan
         name = None if shard is None else f"{shard[0]}/{shard[1]}"
-        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), self.options.selection.chosen)
+        positions = plan.positions if shard is not None else ()
+        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), self.options.selection.chosen, positions)
 
     @property
     def shard_notices(self) -> tuple[str, ...]:

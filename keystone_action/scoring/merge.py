@@ -1,7 +1,7 @@
 """Runs of shards joined into the run that they are parts of. Pure.
 
-A shard has every N-th cell of the plan, so that taking one cell of each in turn gives back the plan's order. From
-there on the verdict is decided as for any run (`scoring/decide.py`): replicas may have been spread over shards.
+A shard says where in the plan each of its cells is, which gives back the plan's order. From there on the verdict is
+decided as for any run (`scoring/decide.py`): replicas may have been spread over shards.
 
 What can't be joined is refused, never left out (contract, 5.4): a gate that lost a shard must not be green. Results
 are other machines' words, so nothing in them is believed without a look.
@@ -9,7 +9,6 @@ are other machines' words, so nothing in them is believed without a look.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -94,7 +93,7 @@ def _complete(shards: Sequence[ShardRun]) -> None:
     """Each shard finished, and has as many cells as are its part."""
     total, count = shards[0].plan.cells, len(shards)
     for index, shard in enumerate(shards):
-        expected, found = len(range(index, total, count)), len(shard.cells)
+        expected, found = len(shard.places), len(shard.cells)
         label = f"shard {index + 1}/{count} ({shard.name})"
         if shard.run.error is not None:
             raise HarnessError(f"{label} broke: {shorten_text(shard.run.error, 300)}", help="run that job again")
@@ -120,7 +119,7 @@ def _same_rules(shards: Sequence[ShardRun]) -> None:
 
 
 def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]) -> list[tuple[str, CellResult]]:
-    """All cells with the ids of their specs, in the plan's order."""
+    """All cells with the ids of their specs, in the plan's order, each there once."""
     parts = [[(spec.id, cell) for spec in shard.run.specs for cell in spec.cells] for shard in shards]
     where: dict[str, ShardRun] = {}
     for shard, part in zip(shards, parts, strict=True):
@@ -130,9 +129,11 @@ def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]
                 raise HarnessError(f"the cell {cell.id} is in two shards: {other.name} and {shard.name}", help=_ASIDE)
         if len({cell.id for _, cell in part}) != len(part):
             raise malformed_shard(shard, "it has a cell twice")
-    turns = itertools.zip_longest(*parts)
-    joined = [entry for turn in turns for entry in turn if entry is not None]
-    if digest_of(cell.id for _, cell in joined) != shards[0].plan.digest:
+    placed = [pair for shard, part in zip(shards, parts, strict=True) for pair in zip(shard.places, part, strict=True)]
+    placed.sort(key=lambda pair: pair[0])
+    joined = [entry for _, entry in placed]
+    everywhere = [place for place, _ in placed] == list(range(shards[0].plan.cells))
+    if not everywhere or digest_of(cell.id for _, cell in joined) != shards[0].plan.digest:
         raise HarnessError("the cells of these shards are not those of their plan", help=_ASIDE)
     return joined
 
@@ -153,7 +154,7 @@ def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResu
         sandbox=weakest([run.sandbox for run in runs if any(spec.cells for spec in run.specs)]),
         notices=_notices(shards),
         substituted=tuple(dict.fromkeys(sentence for run in runs for sentence in run.substituted)),
-        plan=replace(shards[0].plan, shard=None),
+        plan=replace(shards[0].plan, shard=None, positions=()),
         spec_changes=_spec_changes(runs),
         baseline=None,  # a shard compared its own cells; the merge compares them all
     )

@@ -238,16 +238,18 @@ class SandboxInfo:
 
 @dataclass(frozen=True, slots=True)
 class PlanInfo:
-    """What a run is a part of, so that shards can be joined and none of them forgotten. shard: `i/N`, of which this
-    run has every N-th cell from the i-th; None for a run that is all of it. cells: of all shards together. digest:
-    SHA-256 of the ids of all of them, in order (`plan.digest_of`). specs: id → sha256 of each spec that has cells.
-    chosen: the tags, filter and parameters that cells were chosen by (`plan.Selection.chosen`)."""
+    """What a run is a part of, so that shards can be joined and none of them forgotten. shard: `i/N`; None for a run
+    that is all of it. cells: of all shards together. digest: SHA-256 of the ids of all of them, in order
+    (`plan.digest_of`). specs: id → sha256 of each spec that has cells. chosen: the tags, filter and parameters that
+    cells were chosen by (`plan.Selection.chosen`). positions: of a shard, where each of its cells is among all of them,
+    from 0."""
 
     shard: Text | None
     cells: Count
     digest: Text
     specs: Digests
     chosen: Texts = ()
+    positions: tuple[Count, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

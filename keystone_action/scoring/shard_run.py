@@ -7,6 +7,7 @@ something and each text that would name a file is looked at before it does.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from keystone_action.errors import HarnessError, UsageError
@@ -52,6 +53,11 @@ class ShardRun:
         return index, count
 
     @property
+    def places(self) -> Sequence[int]:
+        """Where in the plan its cells are, as it says."""
+        return self.plan.positions if self.plan.shard is not None else range(self.plan.cells)
+
+    @property
     def cells(self) -> list[CellResult]:
         """Its cells in the plan's order."""
         return [cell for spec in self.run.specs for cell in spec.cells]
@@ -78,6 +84,8 @@ def check_values(shard: ShardRun) -> None:
     known = shard.plan.specs
     if not 1 <= shard.plan.cells <= MAX_CELLS:
         raise malformed_shard(shard, f"a plan of {shard.plan.cells} cells")
+    if len(shard.plan.positions) > shard.plan.cells or list(shard.plan.positions) != sorted(set(shard.plan.positions)):
+        raise malformed_shard(shard, "the places of its cells in the plan are not in order")
     if not 0 <= shard.run.duration_s <= MOST_COUNTED:
         raise malformed_shard(shard, f"it took {shard.run.duration_s} seconds")
     ids = [spec.id for spec in shard.run.specs]

@@ -172,17 +172,19 @@ HOSTILE = "x\n::set-output name=verdict::pass\n##[add-path]/evil\n\x1b[2J\u202e 
 def test_what_shards_say_is_never_a_command(tmp_path: Path) -> None:
     """Results of a fork's shards can say anything, in names and paths too."""
     joiner, _ = evaluate(tmp_path)
+    replaced = 0
     for number in range(3):
         folder = joiner.workspace / "shards" / f"keystone-shard-{number}"
         for name in ("results.json", "journal.jsonl"):
             text = (folder / name).read_text()
-            assert '"done.txt does not exist."' in text
+            replaced += '"done.txt does not exist."' in text
             text = text.replace('"done.txt does not exist."', json.dumps(HOSTILE))
             text = text.replace('"keystone.yaml"', json.dumps(f"../../{HOSTILE}"))
             (folder / name).write_text(text)
         document = json.loads((folder / "results.json").read_text())
         document["notices"].append(HOSTILE)
         (folder / "results.json").write_text(json.dumps(document))
+    assert replaced
     step = joiner.step({"mode": "merge", "results": "shards"})
     assert (step.exit_code, step.rejected, step.outputs["verdict"]) == (1, [], "fail")
     assert "\x1b" not in step.raw_log + step.summary

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from support.workflow_play import SUITE, Played, Player
 from keystone_action import __version__
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.pull_request import reporting
+from keystone_action.plan import shard_of as shard_with
 
 pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]
 
@@ -67,7 +69,9 @@ def evaluate(tmp_path: Path, *, rule: str = "majority", folder: str = ".", **opt
 def test_three_shards_come_to_one_verdict(tmp_path: Path, rule: str, verdict: str, result: str) -> None:
     played = evaluate(tmp_path, rule=rule)
     assert [leg.ours.exit_code for leg in played.jobs["run"]] == [0, 0, 0]
-    assert [leg.ours.outputs["total"] for leg in played.jobs["run"]] == ["2", "2", "2"]
+    names = [f"suite.{scenario}.r{replica}" for scenario in ("add", "edit") for replica in range(3)]
+    totals = Counter(shard_with(name, 3) for name in names)
+    assert [leg.ours.outputs["total"] for leg in played.jobs["run"]] == [str(totals[index]) for index in (1, 2, 3)]
     assert played.result("merge") == result
     assert played.outputs["verdict"] == verdict
     assert (played.outputs["passed"], played.outputs["failed"], played.outputs["errors"]) == ("4", "2", "0")

@@ -28,7 +28,7 @@ PARTS = shards_of(
     whole(
         [
             spec("alpha", [cell("alpha", "one", 0, skipped=True, model="small"), cell("alpha", "two", 0)]),
-            spec("beta", [cell("beta", "one", 0, "fail", score=0.0), cell("beta", "two", 0, "error")]),
+            spec("beta", [cell("beta", "one", 0, "fail", score=0.5, broken=True), cell("beta", "two", 0, "error")]),
         ],
         notices=("a notice",),
     ),

@@ -44,9 +44,9 @@ def refused(shards: list[ShardRun], kind: type[KeystoneError], *words: str) -> K
     return caught.value
 
 
-@given(runs(), st.integers(1, 9), st.randoms(use_true_random=False))
-def test_joined_shards_are_the_run_that_was_split(run: RunResult, count: int, order: Any) -> None:
-    shards = named(shards_of(run, count))
+@given(runs(), st.integers(1, 9), st.booleans(), st.randoms(use_true_random=False))
+def test_joined_shards_are_the_run_that_was_split(run: RunResult, count: int, by_hash: bool, order: Any) -> None:
+    shards = named(shards_of(run, count, by_hash=by_hash))
     order.shuffle(shards)
     joined = join(shards)
     assert run_to_document(replace(joined, run_id=run.run_id)) == run_to_document(run)
@@ -203,6 +203,18 @@ def test_a_shard_that_does_not_know_its_commit_hides_no_other() -> None:
 
 def test_cells_that_are_not_the_plans() -> None:
     refused(three(n2=cell_changed(id="alpha.new.r0")), HarnessError, "not those of their plan")
+
+
+@pytest.mark.parametrize("positions", [(0, 1), (0, 9), (0, 2)], ids=["twice", "nowhere", "another's"])
+def test_places_that_are_no_plan(positions: tuple[int, ...]) -> None:
+    """The first has 0 and 3 of five."""
+    error = refused(three(n1=planned(positions=positions)), HarnessError)
+    assert "not those of their plan" in error.message
+
+
+def test_places_out_of_order() -> None:
+    refused(three(n1=planned(positions=(3, 0))), HarnessError, "results-1", "are not in order")
+    refused(three(n1=planned(positions=(0, 0))), HarnessError, "results-1", "are not in order")
 
 
 def test_one_cell_in_two_shards() -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from keystone_action import __version__
-from keystone_action.plan import digest_of
+from keystone_action.plan import digest_of, shard_of
 from keystone_action.scoring.decide import decide_run, decide_spec, rule_name, with_certainty
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import (
@@ -34,22 +34,27 @@ def cell(
     *,
     score: float = 1.0,
     skipped: bool = False,
+    broken: bool = False,
     model: str = "",
     cost: float | None = 0.25,
     source: str = "none",
 ) -> CellResult:
-    """A cell with one check, as a run has it."""
+    """A cell with one check, as a run has it. broken: beside a failure, a check that broke and counts as 0."""
     status = "error" if verdict == "error" else verdict
     checks = [InvariantResult("holds", "file_exists", status, None if status == "error" else score, 1.0, False, "m")]
     if skipped:
         checks.append(InvariantResult("judged", "llm_as_judge", "skip", None, 0.5, False, "no key"))
+    broken = broken and verdict == "fail"
+    if broken:
+        checks.append(InvariantResult("script", "custom", "error", None, 1.0, False, "it broke"))
     return CellResult(
         id=".".join(part for part in (spec_id, scenario, model, f"r{replica}") if part),
         scenario=scenario,
         params={"model": model} if model else {},
         replica=replica,
         verdict=verdict,  # type: ignore[arg-type]
-        composite=None if verdict == "error" else score,
+        composite=None if verdict == "error" else score / 2 if broken else score,
+        counted_as_zero=("script",) if broken else (),
         duration_s=0.5,
         error="the check broke" if verdict == "error" else None,
         agent=AgentResult(0, False, 0.1, "done"),
@@ -99,19 +104,22 @@ def whole(specs: list[SpecResult], *, notices: tuple[str, ...] = ()) -> RunResul
     return decide_run(head, specs)
 
 
-def shards_of(run: RunResult, count: int) -> list[RunResult]:
-    """What the `count` jobs would have left: each every count-th cell, in groups of what is there."""
+def shards_of(run: RunResult, count: int, *, by_hash: bool = False) -> list[RunResult]:
+    """What the `count` jobs would have left, in groups of what is there. Joining does not ask which cells a shard has:
+    by_hash as a plan has it, else every count-th, so that a test can say what is where."""
     assert run.plan is not None
     flat = [(entry, one) for entry in run.specs for one in entry.cells]
     shards = []
     for index in range(count):
-        part = flat[index::count]
+        found = [shard_of(one.id, count) - 1 if by_hash else at % count for at, (_, one) in enumerate(flat)]
+        positions = tuple(at for at, number in enumerate(found) if number == index)
+        part = [flat[at] for at in positions]
         specs = [
             with_certainty(decide_spec(entry, own))
             for entry in run.specs
             if (own := [one for owner, one in part if owner is entry])
         ]
-        plan = replace(run.plan, shard=f"{index + 1}/{count}")
+        plan = replace(run.plan, shard=f"{index + 1}/{count}", positions=positions)
         notices = (shard_notice(plan, len(part)), *run.notices)
         head = replace(run, run_id=f"shard-{index + 1}", plan=plan, notices=notices)
         shards.append(decide_run(head, specs))
@@ -137,6 +145,7 @@ def runs(draw: st.DrawFn) -> RunResult:
                 draw(st.sampled_from(["pass", "pass", "pass", "fail", "error"])),
                 score=draw(st.floats(0, 1)),
                 skipped=draw(st.booleans()),
+                broken=draw(st.booleans()),
                 model=model,
                 cost=draw(st.none() | st.floats(0, 9)),
                 source=draw(st.sampled_from(["gateway", "agent", "none"])),

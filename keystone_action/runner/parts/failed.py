@@ -35,7 +35,7 @@ def read_failed(path: Path, shown: str) -> FailedCells:
         raise UsageError(f"the results in {shown} are damaged: {damage}", help=_AS_LEFT)
     shard = _shard(run, shown)
     verdicts = {cell.id: cell.verdict for spec in run.specs for cell in spec.cells}
-    planned = len(range(shard[0] - 1, run.plan.cells, shard[1])) if run.plan else 0
+    planned = 0 if run.plan is None else len(run.plan.positions) if run.plan.shard else run.plan.cells
     found = FailedCells(
         run_id=run.run_id,
         failed=tuple(name for name, verdict in verdicts.items() if verdict != "pass"),
