@@ -211,16 +211,17 @@ def test_without_an_output_results_go_where_those_of_runs_go(ready: Path) -> Non
 
 def test_an_interrupted_shard_is_resumed_and_then_joined(tmp_path: Path, flaky: Path) -> None:
     shutil.copytree(flaky, tmp_path, dirs_exist_ok=True)
-    second = tmp_path / "shards" / "2"
-    lines = (second / "journal.jsonl").read_bytes().splitlines(keepends=True)
-    (second / "journal.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:50])
-    (second / "results.json").unlink()
+    index = shard_of(FLAKY, 3)  # it has cells to lose
+    cut = tmp_path / "shards" / str(index)
+    lines = (cut / "journal.jsonl").read_bytes().splitlines(keepends=True)
+    (cut / "journal.jsonl").write_bytes(b"".join(lines[:2]) + lines[2][:50])
+    (cut / "results.json").unlink()
     killed = keystone("merge", "shards", "--output", "out", directory=tmp_path)
     assert (killed.code, (tmp_path / "out").exists()) == (3, False)
-    assert "shards/2 has a journal, but no results.json" in killed.err
-    again = keystone("run", ".", "--shard", "2/3", "--resume", "shards/2", directory=tmp_path)
+    assert f"shards/{index} has a journal, but no results.json" in killed.err
+    again = keystone("run", ".", "--shard", f"{index}/3", "--resume", f"shards/{index}", directory=tmp_path)
     assert again.code == 1, again.err
-    assert (second / "journal.jsonl").read_bytes().startswith(b"".join(lines[:2]))
+    assert (cut / "journal.jsonl").read_bytes().startswith(b"".join(lines[:2]))
     joined = keystone("merge", "shards", "--output", "out", directory=tmp_path)
     assert joined.code == 0
     expected = json.loads((tmp_path / "whole" / "results.json").read_text())

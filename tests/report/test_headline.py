@@ -60,6 +60,13 @@ def test_what_broke_beside_a_failure_and_how_often_cells_ran_stand_before_the_re
     assert headline(run(spec(SPEC, cell(SPEC, check("clean"), attempts=2)))).endswith(" passed (2 tries): 1 of 1 check")
 
 
+def test_a_shard_without_a_cell_says_so_and_is_no_error() -> None:
+    plan = PlanInfo("2/3", 5, "d" * 64, {SPEC: "0" * 64})
+    assert headline(run(plan=plan)) == "Keystone: shard 2/3 has none of the 5 cells of this run"
+    assert headline(run(plan=plan, error="no engine", verdict="error")) == "Keystone: error: no engine"
+    assert headline(run()) == "Keystone: error: nothing was graded"
+
+
 def test_a_check_that_broke_in_a_cell_in_error_is_its_reason_and_not_counted_beside_it() -> None:
     broke = cell(SPEC, check("script", "error"), verdict="error", composite=None, error="check script broke: no file")
     line = headline(run(spec(SPEC, broke, verdict="error", composite=None), verdict="error", composite=None))

@@ -32,6 +32,8 @@ def headline(run: RunResult, *, longest_name: int = MAX_NAME) -> str:
     if run.cancelled:
         subject = f"{_names(run.specs, longest_name)} was cancelled" if run.specs else "cancelled"
         return f"{product}: {subject}: {_finished_words(run)}"
+    if not run.specs and run.error is None and run.plan is not None and run.plan.shard is not None:
+        return f"{PRODUCT}: shard {run.plan.shard} has none of the {words.count(run.plan.cells, 'cell')} of this run"
     if not run.specs:
         return f"{PRODUCT}: error: {_error(run) or 'nothing was graded'}"
     deciding = [spec for spec in run.specs if spec.verdict == run.verdict] or list(run.specs)
