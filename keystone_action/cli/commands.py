@@ -21,7 +21,6 @@ from keystone_action.cli.call_options import (
     parameters,
     refuse_directory_as_summary,
 )
-from keystone_action.cli.streams import give_up
 from keystone_action.errors import EXIT_FAIL, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
@@ -52,10 +51,7 @@ def _report(done: Evaluation, call: argparse.Namespace, kind: str, directory: Pa
     """The report on stdout and where `--summary` says; returns the exit code. printed: ids of cells that are there."""
     from keystone_action.report import console
 
-    try:
-        _print_report(done, kind, reported=printed, quiet=call.quiet)
-    except BrokenPipeError:
-        give_up(sys.stdout)  # the reader has left; the verdict stands
+    _print_report(done, kind, reported=printed, quiet=call.quiet)
     if kind != "rich" and not call.quiet:
         console.print_verdict(done.run, sys.stderr, announced=call.command == "run")
     if not call.quiet:

@@ -15,7 +15,7 @@ from keystone_action import signals
 from keystone_action.cli import commands
 from keystone_action.cli.arguments import FIRST_STEPS, build_parser
 from keystone_action.cli.streams import give_up, open_streams
-from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_PASS, EXIT_USAGE, KeystoneError, UsageError
+from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, KeystoneError, UsageError
 
 _WRITING_FAILS_WITH = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG, errno.EPIPE}
 
@@ -45,10 +45,6 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
     except KeyboardInterrupt:
         _say("cancelled")
         return EXIT_CANCELLED
-    except BrokenPipeError:
-        # The reader of our output left (`keystone … | head`); nothing more can be said to it.
-        give_up(sys.stdout)
-        return EXIT_PASS
     except SystemExit as leave:
         return leave.code if isinstance(leave.code, int) else EXIT_ERROR
     except OSError as error:

@@ -1,7 +1,7 @@
 """The three standard streams of the command line, as callers leave them: closed, full, non-blocking, without a reader.
 
 stderr carries progress and diagnostics: what can't be written there is lost, and changes no verdict and no exit code.
-stdout carries the report: a reader that left is no error either, but a full disk is one (exit 3).
+stdout carries the report: a reader that left changes no exit code either, but a full disk is an error (exit 3).
 """
 
 from __future__ import annotations
@@ -31,16 +31,18 @@ def open_streams() -> None:
                 setattr(sys, name, open(_number(number), mode, encoding="utf-8", closefd=False))  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-        if type(sys.stdout) is io.TextIOWrapper and not os.get_blocking(sys.stdout.fileno()):
-            sys.stdout = _over(_Patient(sys.stdout.fileno()), sys.stdout)
+    if type(sys.stdout) is io.TextIOWrapper:
+        sys.stdout = _over(_Report(sys.stdout.fileno()), sys.stdout)
     if type(sys.stderr) is io.TextIOWrapper:  # a test's own kind is left as it is
         sys.stderr = _over(_Forgiving(sys.stderr.fileno()), sys.stderr)
 
 
-def give_up(stream: TextIO) -> None:
+def give_up(stream: TextIO | _Stream) -> None:
     """What is still in the stream's buffer goes nowhere, so that leaving does not fail on it again."""
     with contextlib.suppress(OSError, ValueError):  # a stream of a test has no number
-        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
 
 
 def _number(number: int) -> int:
@@ -89,12 +91,15 @@ class _Stream(io.RawIOBase):
                 wait()
 
 
-class _Patient(_Stream):
-    """Waits for its reader, as a stream that blocks does."""
+class _Report(_Stream):
+    """Waits for its reader, as a stream that blocks does. Once that has left, what is written goes nowhere."""
 
     def write(self, data: ReadableBuffer, /) -> int:
         view = memoryview(data).cast("B")
-        self._write_all(view, lambda: _wait(self._number, None))
+        try:
+            self._write_all(view, lambda: _wait(self._number, None))
+        except BrokenPipeError:
+            give_up(self)
         return len(view)
 
 

@@ -17,7 +17,7 @@ from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.registry_names import parse_mirror
 from keystone_action.spec.walking import walk
 
-DEFAULT_SPECS = ("keystone.yaml", "evals/**")
+DEFAULT_SPECS = ("keystone.yaml", "keystone.yml", "evals/**")
 DEFAULT_OUTPUT = "keystone-results"
 RESULTS = ("results.json", "journal.jsonl")
 """What tells a folder of results."""

@@ -178,7 +178,7 @@ def short_path(path: str, limit: int) -> str:
     """A path of at most limit characters, as far as its last name is: what is longer loses a file's usual name at its
     end, then folders at its beginning."""
     if len(path) > limit:
-        path = path.removesuffix("/keystone.yaml")
+        path = path.removesuffix("/keystone.yaml").removesuffix("/keystone.yml")
     if len(path) <= limit:
         return path
     parts = path.split("/")

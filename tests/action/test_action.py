@@ -150,6 +150,7 @@ def test_the_engine_is_asked_what_the_inputs_say(tmp_path: Path) -> None:
     ("files", "found"),
     [
         (["keystone.yaml"], ["keystone.yaml"]),
+        (["keystone.yml"], ["keystone.yml"]),
         (["evals/a/keystone.yaml"], ["evals/a/keystone.yaml"]),
         (["keystone.yaml", "evals/b.keystone.yaml"], ["keystone.yaml", "evals/b.keystone.yaml"]),
     ],

@@ -14,6 +14,9 @@ from support.command_line import ENGINE_IS_CLOSED, ENVIRONMENT, keystone, run_sp
 from support.terminals import keystone_on_terminal
 
 FAILING = spec("{type: command, command: 'echo working; true'}", "{type: file_exists, path: x}")
+PASSING = spec("{type: command, command: 'touch x'}", "{type: file_exists, path: x}")
+RUNS = {"passing": 0, "failing": 1}
+"""Specs, and the exit codes of their runs."""
 LINK = re.compile(r"\x1b\]8;[^;]*;(file://[^\x1b]+)\x1b\\(.*?)\x1b\]8;;\x1b\\")
 
 
@@ -21,6 +24,18 @@ LINK = re.compile(r"\x1b\]8;[^;]*;(file://[^\x1b]+)\x1b\\(.*?)\x1b\]8;;\x1b\\")
 def ready(tmp_path: Path) -> Path:
     (tmp_path / "keystone.yaml").write_text(FAILING, "utf-8")
     return tmp_path
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both specs, and of one spec a run that passed and one that failed."""
+    place = tmp_path_factory.mktemp("compared")
+    for name, text in (("passing", PASSING), ("failing", FAILING)):
+        (place / f"{name}.yaml").write_text(text, "utf-8")
+    for output, name in (("good", "passing"), ("bad", "failing")):
+        called = keystone("run", f"{name}.yaml", "--output", output, directory=place)
+        assert called.code == RUNS[name], called.err
+    return place
 
 
 def test_quiet_leaves_the_report_and_errors(ready: Path) -> None:
@@ -157,19 +172,34 @@ def test_forty_columns_are_enough(ready: Path, how: str) -> None:
     assert max(len(line) for line in helped.lines) <= 40
 
 
-@pytest.mark.parametrize("words", ["run --format plain", "run --format rich", "run --format json", "help", "schema"])
-def test_a_reader_that_has_seen_enough_changes_no_exit_code(ready: Path, words: str) -> None:
-    line = f"{sys.executable} -m keystone_action {words} | head -c 1 >/dev/null; exit ${{PIPESTATUS[0]}}"
+@pytest.mark.parametrize("reader", ["head -c 1 >/dev/null", "exec <&-"], ids=["left", "never there"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        *(
+            (f"run {name}.yaml --format {kind}", code)
+            for kind in ("plain", "rich", "json")
+            for name, code in RUNS.items()
+        ),
+        ("compare good bad --format plain", 1),
+        ("compare good bad --format rich", 1),
+        ("compare bad good --format rich", 0),
+        ("help", 0),
+        ("schema", 0),
+    ],
+)
+def test_a_reader_that_has_seen_enough_changes_no_exit_code(compared: Path, words: str, code: int, reader: str) -> None:
+    line = f"{sys.executable} -m keystone_action {words} | {reader}; exit ${{PIPESTATUS[0]}}"
     environ = {**ENVIRONMENT, "PATH": os.environ["PATH"]}
     done = subprocess.run(
         ["bash", "-c", line],
-        cwd=ready,
+        cwd=compared,
         env=environ,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=120,
         check=False,
     )
-    assert done.returncode == (1 if words.startswith("run") else 0), done.stderr
+    assert done.returncode == code, done.stderr
     assert b"Traceback" not in done.stderr
     assert b"BrokenPipe" not in done.stderr

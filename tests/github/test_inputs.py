@@ -34,7 +34,7 @@ def refusal(workspace: Path, inputs: dict[str, str], **environ: str) -> UsageErr
 
 def test_nothing_set_gives_the_defaults(tmp_path: Path) -> None:
     found = settings(tmp_path)
-    assert found.specs == ("keystone.yaml", "evals/**")
+    assert found.specs == ("keystone.yaml", "keystone.yml", "evals/**")
     assert found.directory == found.workspace == tmp_path.resolve()
     assert found.output_dir == tmp_path.resolve() / "keystone-results"
     assert (found.annotations, found.summary, found.fail_on, found.comment) == (9, True, "threshold", "auto")
