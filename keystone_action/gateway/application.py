@@ -19,7 +19,14 @@ from keystone_action.gateway.conversation import Receive, Reply, Request, Scope,
 from keystone_action.gateway.exchange import Asked, Provider
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
 from keystone_action.gateway.relay import Lost, Relay, Source, failure_of
-from keystone_action.gateway.request_body import bodies_of, other_models, parsed_body, upstreams_named, with_usage
+from keystone_action.gateway.request_body import (
+    bodies_of,
+    digest_of,
+    other_models,
+    parsed_body,
+    upstreams_named,
+    with_usage,
+)
 from keystone_action.gateway.routes import SHOWN, Route, problem_of_query, provider_for, route_of
 from keystone_action.gateway.secret_bytes import shapes_of
 from keystone_action.gateway.upstreams import Client, Upstream
@@ -234,6 +241,7 @@ def _read(provider: Provider, path: str, body: bytes) -> tuple[Asked, bytes, boo
         background=asked.background or any(one.background for one in inner),
         other_models=other_models(parsed, asked.model),
         upstreams=upstreams_named(parsed),
+        digest=digest_of(parsed, body),
         run_by_provider=tuple(dict.fromkeys((*asked.run_by_provider, *ran))),
     )
     if provider.title.endswith("Chat Completions") and asked.streams:

@@ -18,6 +18,8 @@ from keystone_action.pricing import Purse
 
 SETTLE_SECONDS = 62.0
 """A little longer than an answer is read to its end whose client has left."""
+AFTER_LIMIT_SECONDS = 5.0
+"""For answers under way when an agent's time is up: a provider that stalls is not to cost more than that."""
 _KEY_BYTES = 24
 
 
@@ -60,9 +62,10 @@ class CellGateway:
         changed = tuple(name for name, value in variables.items() if value.strip() in real)
         return {**variables, **dict.fromkeys(changed, key)}, changed
 
-    async def settle(self) -> None:
-        """The agent has ended. Answers under way are read to their end; then nobody is answered any more."""
-        deadline = time.monotonic() + SETTLE_SECONDS
+    async def settle(self, left: float = SETTLE_SECONDS) -> None:
+        """The agent has ended. Answers under way are read to their end; then nobody is answered any more. left: seconds
+        of the agent's time."""
+        deadline = time.monotonic() + min(SETTLE_SECONDS, left + AFTER_LIMIT_SECONDS)
         while self.ledger.under_way and time.monotonic() < deadline:  # noqa: ASYNC110 - another thread's work
             await asyncio.sleep(0.01)
         await self.close()

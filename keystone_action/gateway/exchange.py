@@ -54,7 +54,7 @@ class Asked:
     """What a request asks for. model: empty where it names none. other_models: that may answer in its place.
     upstreams: fields that would lead it to another provider. tools: the names that it offers. run_by_provider:
     those among its tools that the provider would run itself, and what else it would reach out for. conversation: how
-    many messages it has."""
+    many messages it has. digest: equal for requests that ask the same; empty where nobody looked."""
 
     model: str
     other_models: tuple[str, ...] = ()
@@ -65,6 +65,7 @@ class Asked:
     run_by_provider: tuple[str, ...] = ()
     results: tuple[ToolResult, ...] = ()
     conversation: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)

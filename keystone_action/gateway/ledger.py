@@ -60,7 +60,7 @@ class Exchange:
     `tokens` and `cost_usd`, which are of all.
 
     asked: of its results, those that answer a call that a provider made; of its tools, the first one's name. digest:
-    of API, path and body: equal for retries. ts: when it came. status: of its answer, None while there is none.
+    of API, path and what is asked: equal for retries. ts: when it came. status: of its answer, None where none came.
     failure: why it is none that counts; empty for one that does. estimated: its tokens are. cost_usd: None = nobody
     knows. characters: of the request's body, for an estimate. unreadable: the agent got an answer that we could not
     read.
@@ -200,7 +200,8 @@ class Ledger:
 
     def _opened(self, api: str, path: str, asked: Asked, body: bytes) -> Exchange:
         """Equal requests whose answers failed are one request with retries (contract, 5.6 "What counts")."""
-        digest = hashlib.sha256(b"\0".join([api.encode(), path.encode("utf-8", "replace"), body])).hexdigest()
+        content = asked.digest.encode() or body
+        digest = hashlib.sha256(b"\0".join([api.encode(), path.encode("utf-8", "replace"), content])).hexdigest()
         exchange = Exchange(api, path, asked, digest, now(), characters=len(body))
         results = self._calls.take(api, asked.results, (so_far() for so_far in self._under_way.values()))
         place = self._failed.pop(digest, -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -113,6 +114,15 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: set[str] = set()
         raise _TwiceError(next(name for name, _ in pairs if name in seen or seen.add(name))[:50])  # type: ignore[func-returns-value]
     return found
+
+
+def digest_of(parsed: Mapping[str, Any], body: bytes) -> str:
+    """Equal for bodies that say the same: clients may send a request again with its names in another order."""
+    try:
+        content = json.dumps(parsed, sort_keys=True).encode()
+    except RecursionError:
+        content = body
+    return hashlib.sha256(content).hexdigest()
 
 
 def with_usage(body: bytes, parsed: Mapping[str, Any]) -> tuple[bytes, bool]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.command_line import keystone
+from support.gateway_world import STREAM
 from support.hostile import everything_written
 from support.images import BASE
 from support.model_agents import REAL_KEY, behind, calls, fails, run, says, spec_of, trace_events
+from support.scripted_provider import stream
 
 ONE_CALL = """
 status, first = ask([user("do it")])
@@ -109,6 +112,37 @@ while True:
     assert cell["agent"]["stopped"] == "budget"
     assert (called.code, cell["verdict"]) == (1, "fail")
     assert sentence in cell["agent"]["note"]
+
+
+ASKS_AND_WAITS = """
+body = {"model": "claude-opus-4-5", "max_tokens": 9, "stream": True, "messages": [user("do it")]}
+headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "content-type": "application/json"}
+asked = urllib.request.Request(os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages", json.dumps(body).encode(), headers)
+answer = urllib.request.urlopen(asked, timeout=60)
+answer.readline()
+print("done", flush=True)
+if WAITS:
+    answer.read()
+"""
+
+
+@pytest.mark.parametrize(("waits", "stalls", "estimated"), [(True, 40.0, True), (False, 4.0, False)])
+def test_a_stalled_answer_is_waited_for_until_the_time_is_up(
+    tmp_path: Path, waits: bool, stalls: float, estimated: bool
+) -> None:
+    """An agent whose time is up, and one that left early; the rest of the answer comes after so many seconds."""
+
+    async def before(number: int) -> None:
+        await asyncio.sleep(stalls if number == 1 else 0)
+
+    agent = {"timeout": "4s" if waits else "2m"}
+    with behind(stream(*STREAM, before=before)) as (_, environ):
+        called = run(tmp_path, spec_of(ASKS_AND_WAITS.replace("WAITS", str(waits)), agent=agent), environ)
+    (cell,) = called.cells
+    assert cell["agent"]["timed_out"] is waits
+    (log,) = called.output.glob("cells/*/audit.jsonl")
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    assert [one["details"]["estimated"] for one in lines if one["type"] == "model_request"] == [estimated]
 
 
 def test_a_provider_that_counts_nothing_spends_an_estimate(tmp_path: Path) -> None:

@@ -109,6 +109,22 @@ def test_retries_are_folded_into_one_request():
         assert one.ledger.provider_failure() == ""
 
 
+def test_a_retry_may_have_its_names_in_another_order():
+    first = {"model": "claude-opus-4-5", "metadata": {"a": 1, "b": 2}, "messages": [{"role": "user", "content": "x"}]}
+    again = {"messages": [{"content": "x", "role": "user"}], "metadata": {"b": 2, "a": 1}, "model": "claude-opus-4-5"}
+    with world(Says(529, [b"{}"]), Says(529, [b"{}"]), document(ANSWER)) as one:
+        one.ask(body=first)
+        one.ask(json=None, content=json.dumps(again, indent=1).encode())
+        one.ask(body=again)
+        (exchange,) = one.settled()
+        assert (exchange.tries, exchange.failure) == (3, "")
+    for other in ({**first, "metadata": {"a": 1, "b": 3}}, {**first, "messages": first["messages"] * 2}):
+        with world(Says(529, [b"{}"]), document(ANSWER)) as one:
+            one.ask(body=first)
+            one.ask(body=other)
+            assert [exchange.tries for exchange in one.settled()] == [1, 1], "another request"
+
+
 @pytest.mark.parametrize(
     ("says", "failure"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -157,7 +158,7 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
     asked a provider without a key, HarnessError where the job's money was spent."""
     if under_way.gateway is None:
         return
-    await under_way.gateway.settle()
+    await under_way.gateway.settle(_time_left(under_way))
     ledger = under_way.gateway.ledger
     await anyio.to_thread.run_sync(_write_down, ledger, under_way.audit)
     if under_way.recording is not None:
@@ -172,6 +173,13 @@ async def settle_model_gateway(under_way: CellUnderWay) -> None:
         under_way.agent_run = replace(under_way.agent_run, stopped=why)
     if defects := under_way.gateway.defects:
         raise ServiceError(f"the model gateway broke while it served: {defects[0]}")
+
+
+def _time_left(under_way: CellUnderWay) -> float:
+    """Seconds until the agent's own limit, or the cell's where that comes first; at least 0."""
+    run, passed = under_way.agent_run, time.monotonic() - under_way.started
+    of_agent = under_way.agent.timeout - (run.duration_s if run is not None else 0.0)
+    return max(0.0, min(of_agent, under_way.spec.resources.timeout - passed))
 
 
 def _write_down(ledger: Ledger, audit: AuditLog) -> None:
