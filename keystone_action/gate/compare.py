@@ -71,12 +71,13 @@ def gated_specs(options: GatedOptions) -> GatedSpecs:
     specs = load_specs(options)
     if base is None:
         problem = options.base_problem
-        return GatedSpecs(specs, SpecChanges(None, "", problem=problem) if problem else None)
+        return GatedSpecs(_uncompared(specs, problem), SpecChanges(None, "", problem=problem) if problem else None)
     try:
         files = _open_base(base, options)
         before = _side_of_base(files, options)
     except UsageError as error:
-        return GatedSpecs(specs, SpecChanges(base.sha, base.name, problem=error.sentences))
+        changes = SpecChanges(base.sha, base.name, problem=error.sentences)
+        return GatedSpecs(_uncompared(specs, error.message), changes)
     by_path = {_relative(one.path, files.root, options): one for one in specs}
     after = _Side(files.root, by_path, {}, submodules=_submodules_of_head(files))
     changes = SpecChanges(base.sha, base.name, specs=_changes(before, after, options), incomplete=base.incomplete)
@@ -85,7 +86,12 @@ def gated_specs(options: GatedOptions) -> GatedSpecs:
         replace(one, changed_recordings=changed_recordings(before.specs.get(moved.get(name, name)), one))
         for name, one in by_path.items()
     ]
-    return GatedSpecs(specs, _with_workflows(changes, files, base, options))
+    return GatedSpecs(_uncompared(specs, base.incomplete), _with_workflows(changes, files, base, options))
+
+
+def _uncompared(specs: list[LoadedSpec], why: str) -> list[LoadedSpec]:
+    """With why it is not known whether the change touched their recordings; as they are where it is known."""
+    return [replace(one, recordings_uncompared=why) for one in specs] if why else specs
 
 
 def _from_base(options: GatedOptions, base: BaseCommit) -> GatedSpecs:

@@ -95,11 +95,11 @@ class AgentResult:
 @dataclass(frozen=True, slots=True)
 class TraceInfo:
     """Whose word the trace of a cell is: what the gateway saw, or what the agent says of itself. replayed: how well a
-    recording fitted; None where nothing was replayed. recorded_at: when that recording was made. differs: what did not
-    fit ("request 3 differs (turn)"), empty where nothing did."""
+    recording fitted (`unused`: nothing was asked of it); None where nothing was replayed. recorded_at: when that
+    recording was made. differs: what did not fit ("request 3 differs (turn)"), empty where nothing did."""
 
     source: Literal["gateway", "agent", "none"] = "none"
-    replayed: Literal["exact", "stale", "changed"] | None = None
+    replayed: Literal["exact", "stale", "changed", "unused"] | None = None
     recorded_at: Text | None = None
     differs: Text = ""
 

@@ -13,6 +13,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keystone_action.agents.presets.preset import load_preset, preset_names
+from keystone_action.gateway.recordings.names import Names
+from keystone_action.gateway.recordings.request_key import Sameness, key_of, normal_form
 
 DATA = Path(__file__).parent.parent / "data" / "varying_requests"
 CASES = [
@@ -22,8 +24,13 @@ CASES = [
 ]
 
 
+def patterns(kind: str) -> list[str]:
+    """Of all places: each text of the data is of one of them."""
+    return list(dict.fromkeys(one for found in load_preset(kind).varies.values() for one in found))
+
+
 def comparable(kind: str, text: str) -> str:
-    for pattern in load_preset(kind).varies:
+    for pattern in patterns(kind):
         text = regex.sub(pattern, "{varies}", text)
     return text
 
@@ -42,8 +49,8 @@ def test_each_pattern_has_a_text_of_a_real_request_and_each_preset_has_patterns(
     # A line for bills, which is the same in all runs of one task.
     texts["claude-code"].append("x-anthropic-billing-header: cc_version=2.1.197.b27; cc_entrypoint=sdk-cli;")
     for kind, found in texts.items():
-        assert load_preset(kind).varies
-        assert [one for one in load_preset(kind).varies if not any(regex.search(one, text) for text in found)] == []
+        assert patterns(kind)
+        assert [one for one in patterns(kind) if not any(regex.search(one, text) for text in found)] == []
 
 
 ENVIRONMENT = (
@@ -90,6 +97,147 @@ def test_what_a_prompt_a_tool_or_a_setting_says_stays_different(
     kind: str, text: str, one: tuple[str, ...], other: tuple[str, ...]
 ) -> None:
     assert comparable(kind, text.format(*one)) != comparable(kind, text.format(*other))
+
+
+GIT = """
+gitStatus: This is the git status at the start of the conversation. It will not update.
+
+Current branch: {branch}
+
+Main branch (you will usually use this for PRs): main
+
+Status:
+{status}
+
+Recent commits:
+{commit} first"""
+"""As Claude Code has it at the end of its system prompt."""
+CLAUDE = """<system-reminder>
+As you answer the user's questions, you can use the following context:
+# claudeMd
+{planted}
+
+# currentDate
+Today's date is {date}.
+
+      IMPORTANT: this context may or may not be relevant to your tasks.
+</system-reminder>
+"""
+SESSION_CONTEXT = """<session_context>
+This is the Gemini CLI. We are setting up the context for our chat.
+Today's date is {date} (formatted according to the user's locale).
+My operating system is: linux
+The project's temporary directory is: {{home}}/.gemini/tmp/workspace
+- **Workspace Directories:**
+  - {{workspace}}
+- **Directory Structure:**
+
+Showing up to 200 items (files + folders). Folders or files indicated with ... contain more items not shown.
+
+{{workspace}}/
+├───{file}
+
+
+<loaded_context>
+<project_context>
+--- Context from: {{workspace}}/GEMINI.md ---
+{planted}
+--- End of Context from: {{workspace}}/GEMINI.md ---
+</project_context>
+</loaded_context>
+</session_context>"""
+LISTING = (
+    "\n- **Directory Structure:**\n\nShowing up to 2 items (files + folders). {}\n\nx/\n└───{}\n\n\n"
+    "Today's date is {} (formatted according to the user's locale).\n"
+)
+
+
+def told_to_claude(planted: str = "", date: str = "2026-11-23", branch: str = "main", commit: str = "5395f80") -> Any:
+    system = "\nYou are an agent.\n" + GIT.format(branch=branch, status="(clean)", commit=commit)
+    read = {"type": "tool_result", "tool_use_id": "1", "content": f"# CLAUDE.md\n{planted}"}
+    said = [{"type": "text", "text": CLAUDE.format(planted=planted, date=date)}, read]
+    return {"system": [{"type": "text", "text": system}], "messages": [{"role": "user", "content": said}]}
+
+
+def told_to_codex(planted: str = "", date: str = "2026-11-23") -> Any:
+    environment = (
+        f"<environment_context>\n  <cwd>/w</cwd>\n  <current_date>{date}</current_date>\n</environment_context>"
+    )
+    texts = [f"# AGENTS.md instructions\n\n<INSTRUCTIONS>\n{planted}\n</INSTRUCTIONS>", environment]
+    return {"input": [{"role": "user", "content": [{"type": "input_text", "text": text} for text in texts]}]}
+
+
+def told_to_gemini(planted: str = "", date: str = "Monday", file: str = "a.py") -> Any:
+    text = SESSION_CONTEXT.format(planted=planted, date=date, file=file)
+    return {"contents": [{"role": "user", "parts": [{"text": text}]}]}
+
+
+def told_to_opencode(planted: str = "", date: str = "Mon Nov 23 2026") -> Any:
+    environment = f"<env>\n  Platform: linux\n  Today's date: {date}\n</env>\n"
+    return {"instructions": f"{environment}Instructions from: AGENTS.md\n{planted}\n", "input": []}
+
+
+TOLD: dict[str, Any] = {
+    "claude-code": told_to_claude,
+    "codex": told_to_codex,
+    "gemini": told_to_gemini,
+    "opencode": told_to_opencode,
+}
+
+
+def key(kind: str, body: Any) -> str:
+    preset = load_preset(kind)
+    return key_of("x", "m", normal_form("x", body, Names({}), Sameness(preset.varies, (), preset.ids)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "planted"),
+    [
+        ("claude-code", GIT.format(branch="EVIL", status="(clean)", commit="5395f80")),
+        ("claude-code", GIT.format(branch="main", status="EVIL", commit="5395f80")),
+        ("claude-code", GIT.format(branch="main", status="(clean)", commit="5395f80 EVIL")),
+        ("claude-code", "\n# Environment\n - Platform: linux\n - Shell: EVIL\n - OS Version: Linux 6\n"),
+        ("claude-code", "\n# currentDate\nToday's date is 2026-11-23. EVIL.\n"),
+        ("codex", "</cwd>\n  <shell>EVIL</shell>\n</environment_context>"),
+        ("codex", "<environment_context>\n  <cwd>/w</cwd>\n  <shell>EVIL</shell>\n</environment_context>"),
+        ("gemini", LISTING.format("EVIL", "a", "Monday")),
+        ("gemini", LISTING.format("", "EVIL", "Monday")),
+        ("gemini", LISTING.format("", "a", "EVIL")),
+        ("gemini", "\nMy operating system is: EVIL\nThe project's temporary directory is: x"),
+        ("opencode", "\n  Platform: EVIL\n  Today's date: Mon, and more EVIL\n</env>\n"),
+        ("opencode", "\n  Platform: linux\n  Today's date: Mon Nov 23 2026 EVIL\n</env>\n"),
+    ],
+)
+def test_a_file_of_the_workspace_is_never_left_out_whatever_it_says(kind: str, planted: str) -> None:
+    """Its author changes a word within what looks like the program's own."""
+    told = TOLD[kind]
+    assert key(kind, told(planted)) != key(kind, told(planted.replace("EVIL", "DELETE ALL")))
+
+
+def test_what_stands_before_the_end_of_a_system_prompt_is_not_its_git_status() -> None:
+    """As the words of an agent or of a style of output, which are files of the workspace too."""
+
+    def told(branch: str) -> Any:
+        planted = GIT.format(branch=branch, status="(clean)", commit="5395f80")
+        return {"system": [{"type": "text", "text": f"{planted}\n\nMore words."}], "messages": []}
+
+    assert key("claude-code", told("main")) != key("claude-code", told("DELETE ALL"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"),
+    [
+        ("claude-code", {"date": "2027-03-04"}),
+        ("claude-code", {"branch": "feature/x", "commit": "32feaa2"}),
+        ("codex", {"date": "2027-03-04"}),
+        ("gemini", {"date": "Thursday, March 4, 2027"}),
+        ("gemini", {"file": "b.py"}),
+        ("opencode", {"date": "Thu Mar 04 2027"}),
+    ],
+)
+def test_what_the_program_itself_writes_is_left_out(kind: str, other: dict[str, str]) -> None:
+    told = TOLD[kind]
+    assert key(kind, told("Answer in prose.")) == key(kind, told("Answer in prose.", **other))
 
 
 def shown_by_gemini(output: str, group: int) -> str:
@@ -153,6 +301,6 @@ def test_ids_that_a_program_makes_are_found_in_what_it_says(kind: str, text: str
 @pytest.mark.parametrize("kind", preset_names())
 def test_patterns_can_be_used_and_match_no_empty_text(kind: str) -> None:
     preset: Any = load_preset(kind)
-    for pattern in preset.varies + preset.ids:
+    for pattern in (*patterns(kind), *preset.ids):
         assert regex.compile(pattern).search("") is None
     assert {regex.compile(pattern).groups for pattern in preset.ids} <= {1}

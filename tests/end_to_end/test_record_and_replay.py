@@ -182,6 +182,9 @@ def test_answers_nobody_asked_for_are_told(tmp_path: Path) -> None:
     assert called.code == 0, called.err + called.out
     said = "recorded answers left over, since the agent did not ask for them: 1"
     assert said in called.cells[0]["notices"]
+    trace = called.cells[0]["trace"]
+    assert (trace["replayed"], trace["differs"]) == ("stale", "recorded answers that were not asked for: 1")
+    assert "Keystone (replayed; stale): models passed" in called.err
 
 
 def test_a_request_that_the_provider_failed_is_told_where_it_is_recorded(tmp_path: Path) -> None:
@@ -351,6 +354,22 @@ def test_a_recording_without_requests_is_told(tmp_path: Path) -> None:
     (tmp_path / "out").rename(tmp_path / "out-before")
     again = run(tmp_path, spec_of(script), {}, "--gateway", "replay")
     assert any("the recording holds no request" in notice for notice in again.cells[0]["notices"])
+    assert again.cells[0]["trace"]["replayed"] == "unused"
+
+
+def test_a_recording_that_nothing_was_asked_of_is_not_one_that_fits(tmp_path: Path) -> None:
+    assert record(tmp_path).code == 0
+    (tmp_path / "keystone.yaml").unlink()
+    (tmp_path / "out").rename(tmp_path / "out-before")
+    silent = spec_of('print("done")', invariants={"made": CHECKS["said"]})
+    called = run(tmp_path, silent, {}, "--gateway", "replay")
+    assert called.code == 0, called.err + called.out
+    assert called.cells[0]["trace"]["replayed"] == "unused"
+    assert "Keystone (replayed; with nothing asked): models passed" in called.err
+    (tmp_path / "out").rename(tmp_path / "out-first")
+    strict = run(tmp_path, silent, {}, "--gateway", "replay", "--fail-on-stale")
+    assert strict.code == 1, strict.err + strict.out
+    assert "the replay was of a recording that nothing was asked of" in strict.cells[0]["reason"]
 
 
 @pytest.mark.parametrize("place", ["recordings", "recordings/models", "recordings/models/models.r0.jsonl"])

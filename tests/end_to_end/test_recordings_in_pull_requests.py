@@ -236,3 +236,31 @@ def test_on_a_laptop_the_recordings_of_the_base_are_read(tmp_path: Path, base: d
     called = replayed(clone, "--spec-from", "base")
     assert called.code == 1
     assert called.cells[0]["agent"]["output"] == "not yet\n"
+
+
+UNKNOWN = "a recording that nobody can say the change left alone"
+
+
+@pytest.mark.parametrize("sha", ["9" * 40, ""])
+@hostile(FAMILY, UNKNOWN, held_by="exact is said only where the comparison was made", sandbox="none")
+def test_without_a_base_no_recording_is_said_to_fit(
+    tmp_path: Path, base: Mapping[str, str], edited: str, sha: str
+) -> None:
+    made = make_change(tmp_path / "origin", base, {FILE: edited})
+    payload = json.loads((EVENTS / "pull_request.json").read_text())
+    payload["pull_request"]["base"]["sha"] = sha
+    job = FakeRunner(tmp_path / "job", event="pull_request", payload=payload)
+    made.check_out(job.workspace)
+    (job.workspace / ".git" / "config").write_text("[core]\n\trepositoryformatversion = 0\n")
+    done = job.step({"spec": "keystone.yaml", "gateway": "replay", "fail-on-stale": "true"}, env=ENGINE)
+    results = json.loads((job.workspace / "keystone-results" / "results.json").read_text())
+    cell = results["specs"][0]["cells"][0]
+    assert (done.exit_code, cell["trace"]["replayed"]) == (1, "changed"), done.text
+    assert cell["reason"].startswith("whether this change touched the recording that was replayed is not known: ")
+
+
+@honest(FAMILY, UNKNOWN, sandbox="none")
+def test_with_a_base_that_has_it_a_recording_fits(tmp_path: Path, base: Mapping[str, str]) -> None:
+    done, cell = step(tmp_path, base, {"x": "y"}, fail_on_stale="true")
+    assert (done.exit_code, cell["trace"]["replayed"]) == (1, "exact"), done.text
+    assert "not known" not in cell["reason"]

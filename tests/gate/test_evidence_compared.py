@@ -216,3 +216,21 @@ def test_files_of_secrets_that_are_not_of_the_repository_are_none_of_its_files(t
     outside.write_text("secret\n")
     spec = f"{SPEC}secrets: [{{name: A, source: 'file:{outside}'}}, {{name: B, source: 'file:~/token'}}]\n"
     assert sentences(compared(tmp_path, {"README": "x"}, {"evals/keystone.yaml": spec})) == []
+
+
+def test_of_a_base_that_can_not_be_read_it_is_not_known_what_changed(tmp_path: Path) -> None:
+    made = make_change(tmp_path, BASE, {"README": "x"})
+    (tmp_path / "work").mkdir()
+    checkout = made.check_out(tmp_path / "work")
+
+    def opened(**more: object) -> GatedSpecs:
+        return gated_specs(GatedOptions(specs=("evals",), directory=checkout, **more))  # type: ignore[arg-type]
+
+    (one,) = opened(base=BaseCommit("9" * 40, "main")).specs
+    assert "main, commit 999999999999, can't be read" in one.recordings_uncompared
+    (one,) = opened(base_problem="the event does not name it").specs
+    assert one.recordings_uncompared == "the event does not name it"
+    (one,) = opened(base=BaseCommit(made.base, "main", incomplete="only this push was compared")).specs
+    assert one.recordings_uncompared == "only this push was compared"
+    for known in (opened(base=BaseCommit(made.base, "main")), opened()):
+        assert known.specs[0].recordings_uncompared == ""

@@ -240,6 +240,6 @@ def _without(kind: str, value: Any) -> Any:
     text = re.sub(r"\w{3} \w{3} +\d+ \d\d:\d\d:\d\d \S+ \d{4}", "{time}", text)
     text = re.sub(r"(?<=-rw-r--r-- 1) \S+ \S+ (\d+) \w{3} +\d+ \d\d:\d\d", r" {user} \1 {time}", text)
     text = re.sub(r"(?m)(?<=^Wall time: )\S+(?= seconds$)", "{duration}", text)
-    for pattern in load_preset(kind).varies:
+    for pattern in (one for patterns in load_preset(kind).varies.values() for one in patterns):
         text = regex.sub(pattern, "{varies}", text)
     return text

@@ -91,9 +91,11 @@ class Preset(StrictModel):
     pinned: see there. steered_by: globs of the files in a workspace that steer it: instructions, settings, hooks and
     tools. switched_off: those of them that count for nothing here, since nothing of ours would win over them.
 
-    varies: regular expressions for what its requests have of the machine, the date or the commit, and nothing else.
-    What they match counts as equal when a recording is replayed. They see every text of a request, descriptions of
-    tools and results included, where paths and addresses have their names already (`{workspace}`).
+    varies: regular expressions for what its requests have of the machine, the date or the commit, and nothing else, by
+    the place where the program writes it: the system prompt, the messages, results of its tools, or what it says of its
+    tools. What they match counts as equal when a recording is replayed. They see every text of that place, where
+    paths and addresses have their names already (`{workspace}`). A file of the workspace may say the same words: so a
+    pattern matches no free text, or it is bound to the beginning (`\\A`) or the end (`\\Z`) of the program's own text.
 
     ids: regular expressions, each with one group: an id that the program makes anew in each run, and that the model may
     say back. They see texts as they were sent.
@@ -122,7 +124,9 @@ class Preset(StrictModel):
     steered_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
     switched_off: Annotated[tuple[str, ...], Field(strict=False)] = ()
     harmless_tools: Annotated[frozenset[str], Field(strict=False)] = frozenset()
-    varies: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    varies: dict[Literal["system", "messages", "results", "tools"], Annotated[tuple[str, ...], Field(strict=False)]] = (
+        Field(default_factory=dict)
+    )
     ids: Annotated[tuple[str, ...], Field(strict=False)] = ()
 
     def needed(self, agent: PresetAgent) -> tuple[str, ...]:

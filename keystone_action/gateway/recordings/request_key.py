@@ -17,13 +17,17 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from keystone_action.gateway.recordings.ids import CONVERSATIONS, ids_of_request, with_ids
 from keystone_action.gateway.recordings.names import Names, comparable_text
 from keystone_action.gateway.recordings.recording import SIZE_LIMIT
-from keystone_action.gateway.recordings.tool_results import with_equal_results, with_results_in_order
+from keystone_action.gateway.recordings.tool_results import (
+    is_result,
+    with_equal_results,
+    with_results_in_order,
+)
 from keystone_action.gateway.recordings.walking import RecordingError, check_depth, with_texts
 
 KEY_LENGTH = 32
@@ -52,13 +56,27 @@ _COMMITS = (
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
+Place = Literal["system", "messages", "results", "tools"]
+"""Who writes a text: the program, before all else; whoever speaks to the model; a tool; the program, of its tools."""
+_PLACES: Mapping[str, Place] = {
+    "system": "system",
+    "instructions": "system",
+    "systemInstruction": "system",
+    "system_instruction": "system",
+    "tools": "tools",
+    "functions": "tools",
+}
+_SPEAKERS: Mapping[str, Place] = {"system": "system", "developer": "system", "tool": "results", "function": "results"}
+
+
 @dataclass(frozen=True, slots=True)
 class Sameness:
     """What counts as equal. varies: regular expressions of a preset, for parts of requests that depend on machine, date
-    or commit; they are matched where values have their names already. ids: of a preset, each with one group: an id that
-    the agent's program makes anew in each run. ignore: `gateway.ignore` of the spec."""
+    or commit, by the place where the agent's program writes them; they are matched where values have their names
+    already. ids: of a preset, each with one group: an id that the agent's program makes anew in each run. ignore:
+    `gateway.ignore` of the spec."""
 
-    varies: tuple[str, ...] = ()
+    varies: Mapping[Place, tuple[str, ...]] = field(default_factory=dict)
     ignore: tuple[str, ...] = ()
     ids: tuple[str, ...] = ()
 
@@ -73,9 +91,13 @@ class NormalForms:
 
     def __init__(self, names: Names, sameness: Sameness) -> None:
         self._names = names
-        self._varies = _Patterns(sameness.varies, "{varies}", "of the agent's preset")
+        # What a file of the workspace says in the same words is not the program's.
+        self._varies = {
+            place: _Patterns(patterns, "{varies}", "of the agent's preset")
+            for place, patterns in sameness.varies.items()
+        }
         self._ids = _Patterns((*_COMMITS, *sameness.ids), "", "of the agent's preset")
-        self._known: dict[tuple[bytes, tuple[tuple[str, str], ...], bool], Any] = {}
+        self._known: dict[tuple[bytes, tuple[tuple[str, str], ...], Place | None], Any] = {}
         self._kept = 0
 
     def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -85,16 +107,17 @@ class NormalForms:
         kept |= {name: with_results_in_order(messages) for name, messages in told.items()}
         own = [one for one in ids_of_request(kept) if self._names.named(one) == one]
         numbers = {one: f"{{id:own-{number}}}" for number, one in enumerate(own, 1)}
-        self._varies.begin()
+        for patterns in self._varies.values():
+            patterns.begin()
         self._ids.begin()
         normal: dict[str, Any] = {}
         for name, value in kept.items():
             shown = with_texts(self._names.named(name), comparable_text)
             self._count(len(shown))
             if name in CONVERSATIONS and isinstance(value, list):
-                normal[shown] = [self._part(message, numbers, is_message=True) for message in value]
+                normal[shown] = [self._part(message, numbers, "messages") for message in value]
             else:
-                normal[shown] = self._part(value, {}, is_message=False)
+                normal[shown] = self._part(value, {}, _PLACES.get(name))
         return normal
 
     def _count(self, size: int) -> None:
@@ -102,19 +125,28 @@ class NormalForms:
             raise RecordingError(f"the requests of a cell hold more than {KEPT_LIMIT >> 20} MiB in all")
         self._kept += size
 
-    def _part(self, value: Any, numbers: Mapping[str, str], *, is_message: bool) -> Any:
+    def _part(self, value: Any, numbers: Mapping[str, str], place: Place | None) -> Any:
         within = {"messages": [value]}
         own = {one: numbers[one] for one in ids_of_request(within) if one in numbers} if numbers else {}
         content = _bytes(value)
-        key = hashlib.sha256(content).digest(), tuple(own.items()), is_message
+        key = hashlib.sha256(content).digest(), tuple(own.items()), place
         if key not in self._known:
             self._count(len(content))
             self._names.number_of_program(self._ids.found(value))
             named = self._names.named(within)
             numbered = with_ids(named, own) if own else named
             named = with_texts(numbered["messages"][0], comparable_text)
-            self._known[key] = self._varies.applied(with_equal_results(named) if is_message else named)
+            self._known[key] = self._without_varying(with_equal_results(named) if place == "messages" else named, place)
         return self._known[key]
+
+    def _without_varying(self, value: Any, place: Place | None) -> Any:
+        if place == "messages" and isinstance(value, dict):
+            place = "results" if is_result(value) else _SPEAKERS.get(str(value.get("role")), place)
+            for name in ("content", "parts"):
+                if place == "messages" and isinstance(parts := value.get(name), list):
+                    told = [self._without_varying(part, "results" if is_result(part) else place) for part in parts]
+                    return {**value, name: told}
+        return self._varies[place].applied(value) if place in self._varies else value
 
 
 def normal_form(api: str, body: Mapping[str, Any], names: Names, sameness: Sameness) -> dict[str, Any]:  # noqa: ARG001

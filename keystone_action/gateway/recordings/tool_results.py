@@ -82,6 +82,16 @@ _PATTERNS = [
 ]
 
 
+def is_result(value: Any) -> bool:
+    """Whether a message, or a part of one, is the result of a tool, in the form of any API."""
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
+    if isinstance(kind, str) and kind.endswith(("_output", "tool_result")):
+        return True
+    return value.get("role") == "tool" or "functionResponse" in value or "function_response" in value
+
+
 def with_equal_results(message: Any) -> Any:
     """A message, in the form of any API, with the results of tools in it made comparable. Raises RecordingError."""
     if not isinstance(message, dict):

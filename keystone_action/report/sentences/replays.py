@@ -10,7 +10,7 @@ from keystone_action.report.escape import first_line
 from keystone_action.scoring.results import RunResult, TraceInfo
 
 _MAX_DIFFERENCE = 200
-_MISFITS = {"changed": "from a changed recording", "stale": "stale"}
+_MISFITS = {"changed": "from a changed recording", "stale": "stale", "unused": "with nothing asked"}
 
 
 def replay_warning(run: RunResult) -> str:
@@ -33,7 +33,7 @@ def replay_note(run: RunResult) -> str:
     days = sorted({trace.recorded_at[:10] for trace in found if trace.recorded_at})
     of_days = f" of {' to '.join(dict.fromkeys([days[0], days[-1]]))}" if days else ""
     fits = Counter[str | None](trace.replayed for trace in found)
-    fitted = ", ".join(f"{fits[fit]:,} {fit}" for fit in ("changed", "stale", "exact") if fits[fit])
+    fitted = ", ".join(f"{fits[fit]:,} {fit}" for fit in (*_MISFITS, "exact") if fits[fit])
     differs = next((first_line(trace.differs, _MAX_DIFFERENCE) for trace in found if trace.differs), "")
     first = f"; the first that differs: {differs}" if differs else ""
     return f"Replayed, no model was asked: {words.count(len(found), 'cell')} from recordings{of_days} ({fitted}){first}"

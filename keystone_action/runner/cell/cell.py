@@ -64,6 +64,7 @@ from keystone_action.runner.cell.reaching import settle_proxy
 from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES, CellUnderWay, Rerun
 from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
+from keystone_action.scoring.replayed import UNCOMPARED
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
 
 if TYPE_CHECKING:
@@ -354,11 +355,19 @@ def _trace_info(under_way: CellUnderWay) -> TraceInfo:
     recording, source = under_way.recording, trace_source(under_way.observed)
     if recording is None or recording.replay is None:
         return TraceInfo(source)
-    replay, differs = recording.replay, under_way.run.masker.text("; ".join(recording.replay.stale))
-    fit: Literal["changed", "stale", "exact"] | None = "stale" if replay.stale else "exact"
-    if replay.miss or replay.problem:
-        fit = None  # it did not fit at all, which the cell's error says
-    return TraceInfo(source, "changed" if recording.is_changed else fit, recorded_at=replay.date, differs=differs)
+    replay, told = recording.replay, [*recording.replay.stale]
+    fit: Literal["changed", "stale", "exact", "unused"] | None = "stale" if told or replay.left_over else "exact"
+    if replay.answered and replay.left_over:
+        told.append(f"recorded answers that were not asked for: {replay.left_over:,}")
+    if not replay.answered:
+        fit = "unused"
+    if replay.miss or replay.problem or under_way.agent_run is None:
+        fit = None  # it did not fit at all, or was not needed, which the cell's error says
+    if recording.is_changed:
+        fit = "changed"
+        told[:0] = [f"{UNCOMPARED}: {recording.uncompared}"] if recording.uncompared else []
+    differs = under_way.run.masker.text("; ".join(told))
+    return TraceInfo(source, fit, recorded_at=replay.date, differs=differs)
 
 
 def _uncountable(result: CellResult, problem: str) -> CellResult:

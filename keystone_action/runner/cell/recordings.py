@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from keystone_action.gateway.recordings.recorder import Recorder
     from keystone_action.gateway.recordings.recording import Recording
     from keystone_action.gateway.recordings.replay import Replay
+    from keystone_action.gateway.recordings.request_key import Place
     from keystone_action.gateway.recordings.requests import Requests
     from keystone_action.gateway.relay import Source
     from keystone_action.plan import Cell
@@ -41,7 +42,8 @@ def why_without_history(gateway: Gateway | None) -> str:
 
 class CellRecording:
     """Of one cell: the source of its answers, and what came of it. gateway: as the spec asks for it. source: for the
-    gateway, made of the providers. is_changed: the change that is tested touched what is replayed."""
+    gateway, made of the providers. is_changed: the change that is tested touched what is replayed, or may have.
+    uncompared: why that is not known; empty when it is."""
 
     def __init__(self, cell: Cell, gateway: Gateway) -> None:
         self._cell, self._gateway = cell, gateway
@@ -49,6 +51,7 @@ class CellRecording:
         self.recorder: Recorder | None = None
         self.replay: Replay | None = None
         self.is_changed = False
+        self.uncompared = ""
 
     async def open(self) -> None:
         """Read what is to be replayed; look whether what is recorded can be kept. Raises HarnessError."""
@@ -61,7 +64,8 @@ class CellRecording:
         cell, gateway = self._cell, self._gateway
         recording, path = await anyio.to_thread.run_sync(_read, cell, gateway.ignore)
         names = {path.name, recording_path(path.parent, cell.id).name}  # the cell's own may have been deleted
-        self.is_changed = not names.isdisjoint(cell.loaded.changed_recordings)
+        self.uncompared = cell.loaded.recordings_uncompared
+        self.is_changed = bool(self.uncompared) or not names.isdisjoint(cell.loaded.changed_recordings)
         self.replay = Replay(recording, gateway.match, self._requests, _shown(cell, path))
 
     @property
@@ -136,9 +140,10 @@ def _record_notices(recorder: Recorder, ledger: Ledger) -> Iterator[str]:
 def _replay_notices(replay: Replay) -> Iterator[str]:
     if replay.stale:
         yield f"the replay is stale: {'; '.join(replay.stale)}"
-    if not replay.answered and not replay.left_over:
-        yield "the recording holds no request, and the agent asked no model through the gateway"
-    if replay.left_over:
+    if not replay.answered:
+        holds = "holds no request, and" if not replay.left_over else "was not used:"
+        yield f"the recording {holds} the agent asked no model through the gateway"
+    elif replay.left_over:
         yield f"recorded answers left over, since the agent did not ask for them: {replay.left_over:,}"
     if replay.estimates:
         yield f"counts of tokens and lists of models that were answered by estimates: {replay.estimates:,}"
@@ -149,7 +154,7 @@ def _requests(cell: Cell, gateway: Gateway) -> Requests:
     from keystone_action.gateway.recordings.requests import Requests
 
     agent = cell.agent
-    varies: tuple[str, ...] = ()
+    varies: Mapping[Place, tuple[str, ...]] = {}
     ids: tuple[str, ...] = ()
     if isinstance(agent, PresetAgent):
         from keystone_action.agents.presets.preset import load_preset

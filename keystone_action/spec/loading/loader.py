@@ -58,6 +58,7 @@ class LoadedSpec(RunRules):
     checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
     they do; None = `directory`. code_warnings: those of the warnings that are about the files of `agent.dir`.
     changed_recordings: names of files in `recordings` that are not what they are at the base commit.
+    recordings_uncompared: why that is not known, where it should be; empty otherwise.
     """
 
     spec: Spec
@@ -76,6 +77,7 @@ class LoadedSpec(RunRules):
     checkout_directory: Path | None = None
     code_warnings: tuple[Diagnostic, ...] = ()
     changed_recordings: frozenset[str] = frozenset()
+    recordings_uncompared: str = ""
 
     @property
     def recordings(self) -> str:

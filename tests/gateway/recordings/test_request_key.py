@@ -232,15 +232,42 @@ def test_what_varies_is_left_out_and_what_is_ignored_only_in_the_key() -> None:
     def body(date: str, name: str) -> dict[str, Any]:
         return {"system": f"Today is {date}. You are {name}.", "messages": []}
 
-    sameness = Sameness(varies=(r"Today is [^.]*",), ignore=(r"You are \w+",))
+    sameness = Sameness(varies={"system": (r"Today is [^.]*",)}, ignore=(r"You are \w+",))
     one, other = (normal(body(date, name), sameness=sameness) for date, name in [("Monday", "Ann"), ("Friday", "Bob")])
     assert one == {"system": "{varies}. You are Ann.", "messages": []}
     assert key_of("a", "m", one) != key_of("a", "m", other)
     assert key_of("a", "m", one, sameness.ignore) == key_of("a", "m", other, sameness.ignore)
 
 
+VARIED = "Today is Monday."
+SPOKEN: list[tuple[str, dict[str, Any]]] = [
+    ("system", {"system": VARIED}),
+    ("system", {"system": [{"type": "text", "text": VARIED}]}),
+    ("system", {"instructions": VARIED}),
+    ("system", {"systemInstruction": {"parts": [{"text": VARIED}]}}),
+    ("system", {"messages": [{"role": "system", "content": VARIED}]}),
+    ("system", {"input": [{"role": "developer", "content": [{"type": "input_text", "text": VARIED}]}]}),
+    ("messages", {"messages": [{"role": "user", "content": VARIED}]}),
+    ("messages", {"messages": [{"role": "user", "content": [{"type": "text", "text": VARIED}]}]}),
+    ("messages", {"input": [{"role": "user", "content": [{"type": "input_text", "text": VARIED}]}]}),
+    ("messages", {"contents": [{"role": "user", "parts": [{"text": VARIED}]}]}),
+    ("results", {"messages": [{"role": "tool", "tool_call_id": "1", "content": VARIED}]}),
+    ("results", {"messages": [{"role": "user", "content": [{"type": "tool_result", "content": VARIED}]}]}),
+    ("results", {"input": [{"type": "function_call_output", "call_id": "1", "output": VARIED}]}),
+    ("results", {"contents": [{"role": "user", "parts": [{"functionResponse": {"response": {"output": VARIED}}}]}]}),
+    ("tools", {"tools": [{"name": "a", "description": VARIED}]}),
+]
+
+
+@pytest.mark.parametrize(("place", "body"), SPOKEN)
+def test_what_varies_is_left_out_only_where_the_program_writes_it(place: Any, body: dict[str, Any]) -> None:
+    for other in ("system", "messages", "results", "tools"):
+        found = json.dumps(normal(body, sameness=Sameness(varies={other: ("Today is [^.]*",)})))
+        assert ("{varies}" in found) == (other == place), other
+
+
 def test_a_pattern_that_matches_nothing_changes_nothing() -> None:
-    assert normal({"system": "abc"}, sameness=Sameness(varies=("x*",))) == {"system": "abc"}
+    assert normal({"system": "abc"}, sameness=Sameness(varies={"system": ("x*",)})) == {"system": "abc"}
 
 
 def test_a_pattern_that_takes_forever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +276,7 @@ def test_a_pattern_that_takes_forever_is_an_error(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(RecordingError, match=r"the pattern '\(a\|aa\)\+\$' of gateway.ignore hit the limit of 0.2 s"):
         key_of("a", "m", body, ["(a|aa)+$"])
     with pytest.raises(RecordingError, match=r"of the agent's preset hit the limit"):
-        normal(body, sameness=Sameness(varies=("(a|aa)+$",)))
+        normal(body, sameness=Sameness(varies={"system": ("(a|aa)+$",)}))
 
 
 def test_a_pattern_that_is_none_is_an_error() -> None:
