@@ -60,6 +60,16 @@ def without_commands(text: str) -> str:
     return _OLD_COMMAND.sub("## ", _COMMAND.sub(r"\1: ", text))
 
 
+def html_without_commands(html: str) -> str:
+    """HTML in which no line is a workflow command, and which shows the same: a page may be printed in a job."""
+    return _OLD_COMMAND.sub("#&#35;", _COMMAND.sub(r"\1&#58;", html))
+
+
+def json_without_commands(document: str) -> str:
+    """A JSON document that means the same, in which no line is a workflow command: none begins with a colon."""
+    return _OLD_COMMAND.sub(r"#\\u0023", document)
+
+
 def log_line(text: str) -> str:
     """text as one line for a terminal or a job's log."""
     return without_commands(_NEWLINE.join(visible(text).rstrip("\n").split("\n")).replace("\t", " "))
@@ -103,7 +113,7 @@ def prose_html(text: str) -> str:
     from html import escape  # brings a table of 2,231 names
 
     pieces = _QUOTED.split(visible(text))
-    escaped = (escape(piece) for piece in pieces)
+    escaped = (html_without_commands(escape(piece)) for piece in pieces)
     return "".join(f"<code>{piece}</code>" if index % 2 else piece for index, piece in enumerate(escaped))
 
 

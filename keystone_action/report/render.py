@@ -25,6 +25,7 @@ def render(run: RunResult, fmt: Format, directory: Path | None = None) -> str:
         from keystone_action.report.junit import render_junit
 
         return render_junit(run)
+    from keystone_action.report.escape import json_without_commands
     from keystone_action.report.results import render_results
 
-    return render_results(run)
+    return json_without_commands(render_results(run))

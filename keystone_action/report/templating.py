@@ -70,7 +70,10 @@ def html_environment() -> Environment:
     `ours` is for what this room made itself: style sheet, script, charts, and JSON without markup (`page/inert.py`)."""
     from markupsafe import escape as escape_html
 
-    return _environment(lambda text: str(escape_html(escape.visible(text))), {"prose": escape.prose_html, "ours": str})
+    def text_as_html(text: str) -> str:
+        return escape.html_without_commands(str(escape_html(escape.visible(text))))
+
+    return _environment(text_as_html, {"prose": escape.prose_html, "ours": str})
 
 
 def _compiled_templates() -> BytecodeCache:

@@ -172,6 +172,20 @@ def test_forty_columns_are_enough(ready: Path, how: str) -> None:
     assert max(len(line) for line in helped.lines) <= 40
 
 
+COMMANDS = "x\\n::add-mask::secret\\n  ::error::no\\nb ##[error]no\\n"
+
+
+@pytest.mark.parametrize("kind", ["md", "html", "junit", "json"])
+def test_a_report_that_is_printed_in_a_job_holds_no_workflow_command(tmp_path: Path, kind: str) -> None:
+    agent = f"{{type: command, command: \"printf '{COMMANDS}' | tee f.txt\"}}"
+    check = f'{{type: file_content, path: f.txt, equals: "y\\n{COMMANDS}"}}'
+    called = run_spec(tmp_path, spec(agent, check))
+    assert called.code == 1, called.err
+    printed = keystone("report", called.output, "--format", kind, directory=tmp_path).out
+    assert "add-mask" in printed
+    assert not re.search(r"(?m)^\s*::|##\[", printed)
+
+
 @pytest.mark.parametrize("reader", ["head -c 1 >/dev/null", "exec <&-"], ids=["left", "never there"])
 @pytest.mark.parametrize(
     ("words", "code"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import json
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
@@ -17,8 +19,10 @@ from keystone_action.report.escape import (
     excerpt,
     fence,
     first_line,
+    html_without_commands,
     inline,
     inline_html,
+    json_without_commands,
     log_line,
     prose,
     prose_html,
@@ -179,6 +183,16 @@ def test_no_line_of_a_log_is_a_workflow_command(text: str) -> None:
     for line in [*re.split(r"[\r\n]", without_commands(visible(text))), log_line(text)]:
         assert not line.lstrip().startswith("::")
         assert "##[" not in line
+
+
+@settings(deadline=None)
+@given(COMMANDS.map("".join) | st.text())
+def test_no_line_of_a_page_or_of_a_document_is_a_workflow_command(text: str) -> None:
+    page = html_without_commands(html.escape(visible(text)))
+    assert html.unescape(page) == html.unescape(html.escape(visible(text)))
+    document = json_without_commands(json.dumps({"text": text}, indent=1))
+    assert json.loads(document) == {"text": text}
+    assert not re.search(r"(?m)^\s*::|##\[", page + "\n" + document)
 
 
 def test_broken_commands_are_still_readable() -> None:

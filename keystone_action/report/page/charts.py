@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from html import escape as escape_html
 from typing import TYPE_CHECKING
 
-from keystone_action.report.escape import first_line, visible
+from keystone_action.report.escape import first_line, html_without_commands, visible
 from keystone_action.report.page.rows import Placed
 from keystone_action.report.sentences.ranking import VERDICT_RANK
 from keystone_action.report.sentences.view import parameters
@@ -234,4 +234,4 @@ def _px(pixels: float) -> float:
 
 
 def _safe(text: str) -> str:
-    return escape_html(visible(text))
+    return html_without_commands(escape_html(visible(text)))
