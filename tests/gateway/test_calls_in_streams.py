@@ -72,6 +72,19 @@ UNSURE: dict[str, tuple[Provider, list[Any], set[str]]] = {
         ],
         {"bash", "read"},
     ),
+    "an input of the second block, or of the first, which had none": (
+        Anthropic(),
+        [
+            *ANTHROPIC["in their own places"][0][:1],
+            started("bash"),
+            {"type": "content_block_stop", "index": 0},
+            started("read"),
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "input_json_delta", "partial_json": "{}"}},
+            {"type": "content_block_stop", "index": 0},
+            {"type": "message_stop"},
+        ],
+        {"bash", "read"},
+    ),
     "an input of either of two blocks": (
         Anthropic(),
         [
@@ -171,6 +184,15 @@ WHOLE: dict[str, tuple[Provider, dict[str, Any], list[tuple[str, Any]]]] = {
 def test_an_answer_in_one_piece_is_read_alike(provider: Provider, choice: Any, calls: list[tuple[str, Any]]) -> None:
     answer = provider.whole({"choices": [{"index": 0, "finish_reason": "tool_calls", **choice}]})
     assert (made(answer), answer.is_unsure) == (calls, False)
+
+
+def test_an_answer_in_one_piece_needs_no_reason_to_have_stopped() -> None:
+    calls = [
+        {"id": "a", "function": {"name": "now", "arguments": ""}},
+        {"id": "b", "function": {"name": "f", "arguments": "{"}},
+    ]
+    answer = OpenAiChat().whole({"choices": [{"message": {"tool_calls": calls}}]})
+    assert (made(answer), answer.has_partial_call) == ([("now", {}), ("f", None)], False)
 
 
 def items(*, as_text: bool) -> list[dict[str, Any]]:

@@ -174,8 +174,8 @@ class _Reader(AnswerReader):
         if kind not in CALLS:
             started.pieces.add(text(told, kind))
         before = self._blocks.start(data, started)
-        if before is not None and before.kind in CALLS and not (before.ended or before.pieces.size):
-            self._is_unsure = True  # whose input comes now?
+        if before is not None and before.kind in CALLS and not before.pieces.size:
+            self._is_unsure = True  # whose input comes now? Anthropic's own library gives it to the first
         return started
 
     def answer(self) -> Answer:

@@ -57,7 +57,7 @@ class OpenAiChat(OpenAi):
         )
 
     def whole(self, body: Any) -> Answer:
-        reader = _Reader()
+        reader = _Reader(is_whole=True)
         if isinstance(body, dict):
             reader.event(body)
         return reader.answer()
@@ -76,7 +76,10 @@ class OpenAiChat(OpenAi):
 
 
 class _Reader(AnswerReader):
-    def __init__(self) -> None:
+    """is_whole: of an answer in one piece nothing more comes, whether it says why it stopped or not."""
+
+    def __init__(self, *, is_whole: bool = False) -> None:
+        self._is_whole = is_whole
         self._model = self._stop = self._problem = ""
         self._text, self._thought = Pieces(), Pieces()
         self._calls: dict[int, ChatCalls] = {}
@@ -106,10 +109,11 @@ class _Reader(AnswerReader):
 
     def answer(self) -> Answer:
         finished = bool(self._stop) and not self._problem
-        made = [call for calls in self._calls.values() for call in _made(calls, finished=finished)]
+        ended = finished or self._is_whole
+        made = [call for calls in self._calls.values() for call in _made(calls, finished=ended)]
         # Nothing says that a call is complete, but that its arguments can be read or the answer has ended.
-        whole = tuple(call for call, _ in made if finished or call.arguments is not None)
-        lost = [written for call, written in made if not finished and call.arguments is None]
+        whole = tuple(call for call, _ in made if ended or call.arguments is not None)
+        lost = [written for call, written in made if not ended and call.arguments is None]
         return Answer(
             model=self._model,
             text=self._text.text,
