@@ -205,7 +205,7 @@ def test_cells_that_are_not_the_plans() -> None:
     refused(three(n2=cell_changed(id="alpha.new.r0")), HarnessError, "not those of their plan")
 
 
-@pytest.mark.parametrize("positions", [(0, 1), (0, 9), (0, 2)], ids=["twice", "nowhere", "another's"])
+@pytest.mark.parametrize("positions", [(0, 1), (0, 9), (0, 2)], ids=["another's", "nowhere", "twice"])
 def test_places_that_are_no_plan(positions: tuple[int, ...]) -> None:
     """The first has 0 and 3 of five."""
     error = refused(three(n1=planned(positions=positions)), HarnessError)

@@ -6,7 +6,7 @@ import asyncio
 import os
 import tempfile
 import threading
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -28,7 +28,7 @@ from keystone_action.runner.roots import Roots
 from keystone_action.runner.sharing.service_pool import nothing
 from keystone_action.runner.sharing.spending import Spending
 from keystone_action.runner.under_way import AuthorFiles, RunUnderWay, SpecSecrets
-from keystone_action.sandbox.base import Home, Sandbox
+from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.own_python import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
@@ -97,17 +97,8 @@ class _Started:
             self.provider = await process.start(self.root)
         return self.provider
 
-    async def open(
-        self,
-        workspace: Path,
-        *,
-        limits: Limits,
-        readable: Sequence[Path] = (),
-        environment: Mapping[str, str] | None = None,
-        home: Home | None = None,
-    ) -> Sandbox:
-        provider = await self._running()
-        return await provider.open(workspace, limits=limits, readable=readable, environment=environment, home=home)
+    async def open(self, workspace: Path, **options: Any) -> Sandbox:
+        return await (await self._running()).open(workspace, **options)
 
     async def open_host(self, directory: Path, **options: Any) -> Sandbox:
         return await (await self._running()).open_host(directory, **options)
