@@ -196,6 +196,29 @@ def test_a_submodule_stays_one_without_its_credentials(with_submodule: Path, tmp
     assert "secret" not in (tmp_path / "copy/.git/modules/vendor/lib/config").read_text()
 
 
+@pytest.mark.parametrize("asked_for", ["", "so that each run sees the same"])
+def test_a_submodule_stays_one_where_the_history_around_it_is_replaced(
+    with_submodule: Path, tmp_path: Path, asked_for: str
+) -> None:
+    """Its directory lies in that of the repository around it, and its own submodule's in its own."""
+    inner = _repository(tmp_path / "inner", {"deep.py": "deep\n"})
+    _git(with_submodule / "vendor/lib", "submodule", "--quiet", "add", str(inner), "deep")
+    _git(with_submodule / "vendor/lib", "commit", "-q", "-m", "deep")
+    _git(with_submodule, "commit", "-qam", "deeper")
+    copy = tmp_path / "copy"
+    withheld = [] if asked_for else [with_submodule / "checks/hidden.py"]
+    report = copy_tree(with_submodule, copy, withheld=withheld, without_history=asked_for)
+    assert len(report.history) == (3 if asked_for else 1)
+    assert _git(copy, "log", "--format=%s") == "The workspace as it was given"
+    for place in ("", "vendor/lib", "vendor/lib/deep"):
+        assert _git(copy / place, "rev-parse", "--show-toplevel") == str(copy / place)
+        assert _git(copy / place, "status", "--short") == ""
+    if not asked_for:
+        for place in ("vendor/lib", "vendor/lib/deep"):
+            assert _git(copy / place, "rev-parse", "HEAD") == _git(with_submodule / place, "rev-parse", "HEAD")
+        assert not _holds(copy, "the hidden test")
+
+
 def test_a_submodule_with_withheld_files_is_replaced(with_submodule: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     report = copy_tree(with_submodule, copy, withheld=[with_submodule / "vendor/lib/hidden.txt"])

@@ -58,6 +58,7 @@ def settle(
     could not be made.
     """
     sentences = []
+    within: list[_Repository] = []
     # The innermost first: an outer repository is then rebuilt over inner ones that are final.
     for mark in sorted(marks, key=lambda path: (-path.count("/"), path)):
         entry = destination / mark
@@ -70,8 +71,12 @@ def settle(
             continue
         reason = repository.unsafe(withheld, marks) or replaced
         if reason:
+            for inner in within:
+                inner.stand_alone(repository)
             repository.replace("main" if replaced else None)
             sentences.append(f"the history of {repository.shown} was replaced by one commit: {reason}")
+        else:
+            within.append(repository)
     return sentences
 
 
@@ -173,6 +178,21 @@ class _Repository:
         commit = ("commit", "-q", "--no-verify", "--allow-empty", "-m", "The workspace as it was given")
         git.run(*commit, directory=self.worktree, extra=_IDENTITY)
 
+    def stand_alone(self, outer: _Repository) -> None:
+        """Move the directory of a submodule out of that of the repository around it, which is about to go. Raises
+        GitFailed."""
+        directory = self.directory
+        if directory is None or outer.directory is None or not directory.is_relative_to(outer.directory):
+            return
+        configured = ("config", "--file", str(directory / "config"), "--unset-all", "core.worktree")
+        git.run(*configured, directory=directory, accept=5)  # 5: it is not there
+        try:
+            self.entry.unlink()
+            directory.rename(self.entry)
+        except OSError as error:
+            raise git.GitFailed(f"{self.shown} can't be moved: {error.strerror}") from error
+        self.directory = self.entry
+
     def remove(self) -> None:
         """Remove the repository, wherever its directory is."""
         for path in {self.entry, self.directory} - {None}:
@@ -194,7 +214,9 @@ class _Repository:
             return None
         entries = [line.split(b"\t", 1) for line in lines if line]
         root = os.fsencode(self.worktree)
-        names = {name for facts, name in entries if not facts.startswith(b"160000")}  # no submodules
+        submodules = {name for facts, name in entries if facts.startswith(b"160000")}
+        names = {name for _, name in entries}
+        names -= {name for name in submodules if not os.path.lexists(os.path.join(root, name, b".git"))}  # noqa: PTH118 - bytes
         return sorted(name for name in names if os.path.lexists(os.path.join(root, name)))  # noqa: PTH118 - bytes
 
     def _git(self, *arguments: str, stdin: bytes = b"") -> bytes:
