@@ -33,6 +33,9 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
         environ = take(words) if arguments is None else dict(os.environ)
         let_signals_in()
     signals.start_watchdog()
+    if arguments is None and not {"-v", "--verbose"} & {*words}:
+        # What no caller can be told, such as that a half made event loop can't be closed: its maker was told why.
+        sys.unraisablehook = lambda _: None
     code = signals.finish(_run(words, environ))
     if arguments is None:
         # An interpreter that takes itself apart costs more than all else that is left to do.

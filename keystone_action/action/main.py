@@ -45,6 +45,7 @@ from keystone_action.github.wording import in_workflow
 from keystone_action.report.sentences.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.options import Progress
+from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import RunResult
 from keystone_action.spec.loading.diagnostics import SpecError
 
@@ -87,6 +88,8 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
         commands.debug(traceback.format_exc())
         if signals.stop_signal():  # which broke what was under way
             return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
+        if lacking := of_machine(error):
+            return step.failed(HarnessError(lacking), 0.0)
         message = f"Keystone broke: {type(error).__name__}: {error}"
         return step.failed(HarnessError(message, help="please report it, with step debugging on"), 0.0)
 

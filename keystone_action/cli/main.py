@@ -59,21 +59,32 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         if signals.stop_signal():  # which broke what was under way
             _say("cancelled")
             return EXIT_CANCELLED
-        _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
+        _say_defect(error)
         return EXIT_ERROR
+
+
+def _say_defect(error: BaseException) -> None:
+    from keystone_action.sandbox.shortage import of_machine
+
+    if lacking := of_machine(error):
+        _say(lacking)
+    else:
+        _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
 
 
 def _of_system(error: OSError) -> str:
     """What the system refused, by what it said: only what writing fails with is told of standard output."""
+    from keystone_action.sandbox.shortage import of_machine
+
     reason = error.strerror or str(error)
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+        return of_machine(error)  # whatever could not be opened: a module of ours, for one
     if error.filename:
         return f"{error.filename} can't be written or read: {reason}"
     if error.errno in _WRITING_FAILS_WITH:
         return f"standard output can't be written or read: {reason}"
     if error.errno == errno.ENOENT:  # what Python says when it finds no directory for temporary files
         return f"{reason}; TMPDIR names the directory for temporary files"
-    from keystone_action.sandbox.shortage import of_machine
-
     return of_machine(error) or reason
 
 

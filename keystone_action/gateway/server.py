@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 import threading
@@ -48,7 +49,8 @@ class Gateways:
     def start(self) -> None:
         """Raises ServiceError."""
         self._thread.start()
-        threading.Thread(target=read_prices, name="keystone-prices", daemon=True).start()
+        with contextlib.suppress(RuntimeError):  # no thread for it: they are read when they are asked for
+            threading.Thread(target=read_prices, name="keystone-prices", daemon=True).start()
 
     def stop(self) -> None:
         """Closes all."""

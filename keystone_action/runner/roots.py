@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import secrets
@@ -65,6 +66,8 @@ class Roots:
     def remove(self) -> None:
         """Remove all of it; what can't be removed stays and is not an error of the run."""
         remove_tree(self.path)
+        if self.path.exists():  # once more when the process ends, and with it what took the last descriptors
+            atexit.register(remove_tree, self.path)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from typing import Any, TypeVar
 import anyio
 
 from keystone_action import signals
-from keystone_action.errors import Cancelled, KeystoneError
+from keystone_action.errors import Cancelled, HarnessError, KeystoneError
+from keystone_action.sandbox.shortage import of_machine
 
 T = TypeVar("T")
 _TEARDOWN_SECONDS = 1.0
@@ -77,10 +78,20 @@ def run_to_its_end(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
         except BaseException as error:  # noqa: BLE001 - told to the caller that waits
             outcome.set_exception(error)
 
+    def live() -> None:
+        try:
+            anyio.run(whole)
+        except BaseException as error:  # noqa: BLE001 - the loop could not be made, or not be taken apart
+            if not outcome.done():
+                outcome.set_exception(_not_started(error))
+
     # Its own end is not waited for where it hangs: it must not keep the process alive.
-    thread = threading.Thread(target=anyio.run, args=(whole,), name="keystone-run", daemon=True)
+    thread = threading.Thread(target=live, name="keystone-run", daemon=True)
     with signals.listening(stop.request):
-        thread.start()
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError) as error:
+            raise _not_started(error) from error
         found = _wait(outcome, stop)
     thread.join(_TEARDOWN_SECONDS)
     if thread.is_alive():
@@ -103,6 +114,11 @@ def _wait(outcome: Future[T], stop: Stop) -> T:
         raise cancellation()
     found: T = stop.so_far(abandoned=True)
     return found
+
+
+def _not_started(error: BaseException) -> BaseException:
+    lacking = of_machine(error)
+    return HarnessError(f"the run could not be started: {lacking}") if lacking else error
 
 
 def cancellation() -> Cancelled:

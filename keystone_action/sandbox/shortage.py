@@ -39,6 +39,8 @@ def of_machine(error: BaseException) -> str:
         return f"there is no space left on this machine{where}"
     if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
         return process_cap.sentence()
+    if isinstance(error, MemoryError):
+        return "no memory is left for this process"
     return ""
 
 

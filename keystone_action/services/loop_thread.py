@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from keystone_action.errors import ServiceError
+from keystone_action.sandbox.shortage import of_machine
 
 _STOP_SECONDS = 5.0
 _DEFECTS_LIMIT = 100
@@ -47,15 +48,19 @@ class LoopThread:
             self._thread = threading.Thread(target=self._serve, args=(ready,), name=self._name, daemon=True)
             try:
                 self._thread.start()
-            except RuntimeError as error:
-                # Python's words for a machine (or a container) that is at its limit of processes.
-                raise ServiceError(f"{self._what} can't be started: {error}") from error
-            self.loop = ready.result()
+                self.loop = ready.result()
+            except Exception as error:
+                self._thread = None
+                raise ServiceError(f"{self._what} can't be started: {of_machine(error) or error}") from error
 
     def _serve(self, ready: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
-        loop = asyncio.new_event_loop()
-        loop.set_exception_handler(self._defect)
-        loop.call_soon(ready.set_result, loop)
+        try:
+            loop = asyncio.new_event_loop()
+            loop.set_exception_handler(self._defect)
+            loop.call_soon(ready.set_result, loop)
+        except BaseException as error:  # noqa: BLE001 - told to the caller that waits
+            ready.set_exception(error)
+            return
         try:
             loop.run_forever()
         finally:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
+import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 from support.attack_runs import area
 from support.attacks import honest, hostile
-from support.command_line import NO_ENGINE, Called, run_spec
+from support.command_line import ENVIRONMENT, NO_ENGINE, ROOT, Called, run_spec
 from support.mounts import small_disk
 from support.started_as import cap_on_processes, keystone_in
 
@@ -160,3 +163,58 @@ def test_an_agent_that_fails_below_the_cap_fails(area: Path) -> None:
     with cap_on_processes(CAP) as group:
         called = keystone_in(group, area, spec("raise SystemExit(1)"))
     assert (called.code, called.cells[0]["verdict"]) == (1, "fail"), called.out + called.err
+
+
+MOCK = [{"name": "api", "type": "http_mock", "record": True}]
+
+
+def starved(area: Path, *argv: object, environ: dict[str, str] | None = None) -> tuple[int, str, list[str]]:
+    """A run with a mock, which makes threads with event loops: exit code, what it said, and what it left. argv: the
+    program that starts it."""
+    document = json.loads(spec("print('ran')")) | {"services": MOCK}
+    (area / "keystone.yaml").write_text(json.dumps(document), "utf-8")
+    (area / "tmp").mkdir()
+    (area / "tmp").chmod(0o711)
+    words = [*argv, sys.executable, "-m", "keystone_action", "run", "keystone.yaml", "--output", "out"]
+    environ = {**ENVIRONMENT, "PYTHONPATH": str(ROOT), "TMPDIR": str(area / "tmp"), **(environ or {})}
+    done = subprocess.run(map(str, words), cwd=area, env=environ, capture_output=True, timeout=120, check=False)
+    left = [path.name for path in (area / "tmp").iterdir()]
+    return done.returncode, (done.stdout + done.stderr).decode("utf-8", "replace"), left
+
+
+@pytest.mark.parametrize("descriptors", [12, 14, 16, 18, 20, 22])
+def test_what_no_descriptor_is_left_for_is_said(area: Path, descriptors: int) -> None:
+    code, said, left = starved(area, "sh", "-c", f'ulimit -n {descriptors}; exec "$@"', "sh")
+    assert (code, left) == (3, []), said
+    assert "Traceback" not in said
+    assert re.search(r"ulimit -n|Too many open files", said), said
+
+
+@pytest.mark.parametrize("most", [2, 3, 5, 6, 8])
+def test_what_no_thread_can_be_started_for_is_said(area: Path, most: int) -> None:
+    with cap_on_processes(most) as group:
+        code, said, left = starved(area, "sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
+    assert (code, left) == (3, []), said
+    assert "Traceback" not in said
+    assert f"the machine caps processes (pids.max is {most}" in said
+
+
+def test_a_library_that_breaks_in_a_new_thread_is_said(area: Path) -> None:
+    """As a broken `ssl` does where the first event loop is made; on Debian a package of its own."""
+    first = "import threading\nif threading.current_thread() is threading.main_thread():\n    raise ImportError\n"
+    (area / "broken").mkdir()
+    for error, sentence in (
+        ("RuntimeError('no ssl')", "no ssl"),
+        ("MemoryError", "no memory is left for this process"),
+    ):
+        (area / "broken" / "ssl.py").write_text(f"{first}raise {error}\n")
+        code, said, left = starved(area, environ={"PYTHONPATH": f"{ROOT}:{area / 'broken'}"})
+        assert (code, left) == (3, []), said
+        assert sentence in said
+        (area / "tmp").rmdir()
+
+
+def test_with_enough_of_all_it_passes(area: Path) -> None:
+    with cap_on_processes(100) as group:
+        code, said, left = starved(area, "sh", "-c", f'ulimit -n 100; echo $$ > {group}/cgroup.procs; exec "$@"', "sh")
+    assert (code, left) == (0, []), said

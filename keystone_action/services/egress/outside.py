@@ -45,7 +45,7 @@ def _in_a_thread_of_its_own(host: str) -> asyncio.Future[list[IPAddress]]:
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[IPAddress]] = loop.create_future()
 
-    def settle(addresses: list[IPAddress], error: OSError | None) -> None:
+    def settle(addresses: list[IPAddress], error: BaseException | None) -> None:
         if found.done():
             return
         if error is None:
@@ -56,13 +56,15 @@ def _in_a_thread_of_its_own(host: str) -> asyncio.Future[list[IPAddress]]:
 
     def resolve_host() -> None:
         addresses: list[IPAddress] = []
-        failed: OSError | None = None
+        failed: BaseException | None = None
         try:
             rows = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
             texts = dict.fromkeys(str(row[4][0]).partition("%")[0] for row in rows)
             addresses = [ipaddress.ip_address(text) for text in texts]
-        except (OSError, UnicodeError) as error:
-            failed = error if isinstance(error, OSError) else OSError(str(error))
+        except UnicodeError as error:
+            failed = OSError(str(error))
+        except BaseException as error:  # noqa: BLE001 - told to the caller that waits
+            failed = error
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, addresses, failed)
 

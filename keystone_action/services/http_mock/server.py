@@ -10,6 +10,7 @@ import errno
 import socket
 from typing import Protocol
 
+from keystone_action.errors import ServiceError
 from keystone_action.services.accepting import accept, no_port
 from keystone_action.services.http_mock.protocol import Application, MockConnection
 from keystone_action.services.http_mock.request import RawRequest
@@ -22,6 +23,7 @@ CONNECTIONS = 256
 """Connections of one port at the same time; further ones wait until one is over."""
 _BACKLOG = 1024
 _QUIET_ROUNDS = 4
+_PROBE_SECONDS = 10.0
 SETTLE_SECONDS = 30.0
 """How long clients that still send are waited for: what a killed one has left is read in far less."""
 _PORT_ATTEMPTS = 10
@@ -169,10 +171,17 @@ class MockServer:
         """A real request to a port of its own, answered. Raises OSError, or ServiceError when it doesn't run."""
         port = await self.listen(_Probe())
         try:
-            reader, writer = await asyncio.open_connection(HOST, port)
-            writer.write(b"GET / HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
-            line = await reader.readline()
+            async with asyncio.timeout(_PROBE_SECONDS):
+                reader, writer = await asyncio.open_connection(HOST, port)
+                writer.write(b"GET / HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
+                line = await reader.readline()
             writer.close()
+        except TimeoutError:  # it takes no connection while there is no descriptor for one
+            raise ServiceError(
+                f"the mock server did not answer within {_PROBE_SECONDS:g} s",
+                help="is a file descriptor left (`ulimit -n`)?",
+            ) from None
+        else:
             if b" 204 " not in line:
                 raise OSError(f"expected the status 204, found {line!r}")
         finally:
