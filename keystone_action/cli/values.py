@@ -40,6 +40,8 @@ def parse_parameter(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise argparse.ArgumentTypeError(f"{text!r} is not name=value")
+    if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise argparse.ArgumentTypeError(f"{text!r} has bytes that are not UTF-8")
     return name, value
 
 

@@ -63,10 +63,13 @@ def _plain(value: Any) -> tuple[str, str]:
 
 
 def pairs_of(node: Node | None) -> dict[str, tuple[Node, Node]]:
-    """Key → (key's node, value's node) of a mapping; empty for anything else."""
-    if not isinstance(node, MappingNode):
-        return {}
-    return {key.value: (key, value) for key, value in node.value if isinstance(key, ScalarNode)}
+    """Key → (key's node, value's node) of a mapping; empty for anything else. Of a key that is there twice, which is an
+    error, the first, as in the data."""
+    found: dict[str, tuple[Node, Node]] = {}
+    for key, value in node.value if isinstance(node, MappingNode) else ():
+        if isinstance(key, ScalarNode):
+            found.setdefault(key.value, (key, value))
+    return found
 
 
 def items_of(node: Node | None) -> Iterable[Node]:

@@ -30,7 +30,7 @@ from keystone_action.gate.named_files import (
 from keystone_action.gate.spec_changes import first_sentences, spec_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
-from keystone_action.runner.specs import load_paths, load_specs
+from keystone_action.runner.specs import load_paths, load_specs, pointers_named
 from keystone_action.scoring.results import SpecChange, SpecChanges
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
@@ -104,6 +104,12 @@ def _from_base(options: GatedOptions, base: BaseCommit) -> GatedSpecs:
         raise UsageError(
             f"there is no spec in {', '.join(options.specs)} at {base.name} ({base.sha[:12]})",
             help="spec-from: base runs only what was there before; use spec-from: head for the first ones",
+        )
+    if pointers := sorted(pointers_named(before.specs.values())):
+        name = pointers[0].relative_to(files.top).as_posix() if pointers[0].is_relative_to(files.top) else pointers[0]
+        raise UsageError(
+            f"{name} is a pointer of Git LFS at {base.name}, and spec-from: base takes files from commits",
+            help="keep what specs name out of Git LFS, or use spec-from: head",
         )
     after = _side_of_head(files, options)
     changes = SpecChanges(base.sha, base.name, "base", _changes(before, after, options))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
+from keystone_action.spec.loading.author_directory import files_below
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
 from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.text_files import POINTER_BYTES, is_pointer, pointer_error
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.translation import Dialects
@@ -49,9 +52,35 @@ def load_specs(source: SpecSource) -> list[LoadedSpec]:
     """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
     paths = discover(source.specs, source.directory, source.dialects, tolerate_missing=source.tolerate_missing)
     loaded, errors = load_paths(paths, source)
+    errors |= pointers_named(loaded)
     if errors:
         raise SpecError.join(list(errors.values()))
     return loaded
+
+
+def pointers_named(specs: Iterable[LoadedSpec]) -> dict[Path, SpecError]:
+    """Of the files that specs name those that Git LFS did not fetch: read as what they stand for, they would make the
+    agent fail. Workspace and `agent.dir` are the agent's."""
+    return {
+        file: pointer_error(str(file))
+        for loaded in specs
+        for path in loaded.author_files
+        for file in ((path,) if path.is_file() else _files_below(path) if path in loaded.withheld else ())
+        if _is_pointer(file)
+    }
+
+
+def _files_below(path: Path) -> Iterator[Path]:
+    # More than is read is refused by the check that needs it.
+    with contextlib.suppress(ValueError, OSError):
+        yield from (path / name for name in files_below(path))
+
+
+def _is_pointer(path: Path) -> bool:
+    try:
+        return path.stat().st_size <= POINTER_BYTES and is_pointer(path.read_bytes())
+    except OSError:
+        return False
 
 
 def load_paths(paths: Sequence[Path], source: SpecSource) -> tuple[list[LoadedSpec], dict[Path, SpecError]]:

@@ -20,7 +20,8 @@ class Scenario:
 
     id: unique in the spec, safe as a file name. prompt: replaces the task's, None = the task's own. record: what
     `{{ record.… }}` gives (id, input, expected, metadata, tags), None without dataset and scenarios. invariants: added
-    to the spec's. where: `file:line` of a dataset's record.
+    to the spec's. where: `file:line` of a dataset's record. fields: what the file calls the fields, or columns, that it
+    has for it.
     """
 
     id: str
@@ -30,6 +31,7 @@ class Scenario:
     invariants: Mapping[str, Invariant] = field(default_factory=dict)
     tags: tuple[str, ...] = ()
     where: str = ""
+    fields: tuple[str, ...] = field(default=(), compare=False)
 
 
 def inline_scenarios(spec: Spec) -> Iterator[Scenario]:
@@ -42,6 +44,7 @@ def inline_scenarios(spec: Spec) -> Iterator[Scenario]:
             prompt=_prompt(item, uses_record=bool(uses_record)),
             params=item.params,
             record=_record(identity, item),
+            fields=_given(item),
             invariants=item.invariants,
             tags=tuple(item.tags),
         )
@@ -51,6 +54,11 @@ def _prompt(item: ScenarioItem, *, uses_record: bool) -> str | None:
     if item.prompt is not None:
         return item.prompt
     return item.input if isinstance(item.input, str) and not uses_record else None
+
+
+def _given(item: ScenarioItem) -> tuple[str, ...]:
+    has = {"id", *(name for name in RECORD if name in item.model_fields_set)}
+    return tuple(name for name in RECORD if name in has or (name == "input" and item.prompt is not None))
 
 
 def _record(identity: str, item: ScenarioItem) -> dict[str, Any]:

@@ -134,6 +134,12 @@ def problems(write: Write, directory: Path) -> Callable[..., list[str]]:
             "2:23: similarity_threshold, found the number 2, expected a number from 0 to 1",
         ),
         ("scenarios: [{name: a, input: b, input: c}]", "1:33: the key 'input' is there twice; the first is on line 1"),
+        (
+            "scenarios: [{name: a, input: b}]\nscenarios: [{name: c, input: d}, {}]",
+            "2:1: the key 'scenarios' is there twice",
+        ),
+        ("scenarios: [{name: a, input: b}]\nscenarios: 7", "2:1: the key 'scenarios' is there twice"),
+        ("suite: {name: x}\nsuite: [y]\nscenarios: [{name: a, input: b}]", "2:1: the key 'suite' is there twice"),
         ("extends: base.yaml\n" + SUITE, "1:10: there is no file 'base.yaml'"),
     ],
 )

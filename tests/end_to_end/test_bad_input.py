@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -243,3 +244,44 @@ def test_internal_errors_show_a_traceback_with_verbose_only(tmp_path):
     called = keystone("report", "results", directory=tmp_path)
     sentence(called, 2, "99")
     assert "Traceback" in keystone("report", "results", "--verbose", directory=tmp_path).err
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'2' * 64}\nsize 104857\n"
+NEEDS = '{type: tests, cmd: "python3 -c \'open(\\"want.json\\")\'", inject: [want.json]}'
+FOLDER = "{type: files, expect_dir: expected}"
+
+
+@pytest.mark.parametrize(("check", "file"), [(NEEDS, "want.json"), (FOLDER, "expected/a/want.json")])
+def test_a_file_that_git_lfs_did_not_fetch_is_never_the_agents_fault(tmp_path, check, file):
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text(POINTER)
+    for command in ("run", "validate"):
+        (tmp_path / "keystone.yaml").write_text(spec("{type: none}", check))
+        called = keystone(command, directory=tmp_path)
+        told = called.out + called.err
+        assert called.code == 2, told
+        assert f"{file}:1:1: this is a pointer of Git LFS, not the file itself" in told
+        assert "`lfs: true`" in told
+
+
+def test_a_pointer_in_the_workspace_is_the_agents(tmp_path):
+    """What the agent works on may be what it is; a text that only begins like a pointer is one."""
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "big.bin").write_text(POINTER)
+    (tmp_path / "want.json").write_text(POINTER + "x" * 1024)
+    called = run_spec(tmp_path, spec("{type: none}", NEEDS, workspace="app"))
+    assert called.code == 0, called.out + called.err
+
+
+def test_a_parameter_that_is_not_utf_8_is_refused(tmp_path):
+    (tmp_path / "keystone.yaml").write_text(spec("{type: none}", "{type: file_exists, path: '{{ params.x }}'}"))
+    word = os.fsdecode(b"x=\xff")
+    done = subprocess.run(
+        [sys.executable, "-m", "keystone_action", "run", "--param", word],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2, done
+    assert b"has bytes that are not UTF-8" in done.stderr

@@ -198,3 +198,119 @@ def test_no_dataset_crashes(write: Write, name: str, text: str) -> None:
     except SpecError as error:
         found = error.diagnostics
     assert found
+
+
+def asks(field: str, name: str) -> str:
+    """A spec whose prompt is of a record's field."""
+    prompt = f"'{{{{ record.{field} }}}}'"
+    return (
+        f"version: 1\nid: asks\ntask: {{prompt: {prompt}}}\nagent: {{type: none}}\n{CHECKS}dataset: {{path: {name}}}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "text", "told"),
+    [
+        (
+            "input",
+            "d.csv",
+            "id,inptu,expected\na,x,y\nb,x,y\n",
+            "the record 'a' (d.csv:2) has no input, nor has any other; there are id, inptu, expected; did you",
+        ),
+        (
+            "expected",
+            "d.jsonl",
+            '{"id": "a", "input": "x", "expected": null}\n{"id": "b", "input": "x"}\n',
+            "the record 'b' (d.jsonl:2) has no expected; there are id, input",
+        ),
+        (
+            "expected",
+            "d.yaml",
+            "- {id: a, input: x}\n- {id: b, input: x}\n- {id: c, expected: x}\n",
+            "the record 'a' (d.yaml:1) has no expected, nor have 1 more; there are id, input",
+        ),
+        (
+            "metadata.level",
+            "d.json",
+            '[{"id": "a", "metadata": {"level": 1}},\n {"id": "b", "metadata": {"lvl": 1}}]',
+            "the record 'b' (d.json:2) has no such field, only lvl",
+        ),
+    ],
+)
+def test_a_field_that_records_lack_is_told_with_their_place_and_the_fields_that_are_there(
+    errors_of: Errors, write: Write, field: str, name: str, text: str, told: str
+) -> None:
+    write(text, name)
+    (error,) = errors_of(asks(field, name))
+    assert told in error
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "text"),
+    [
+        ("expected", "d.jsonl", '{"id": "a", "expected": null}\n{"id": "b", "expected": ""}\n'),
+        ("expected", "d.csv", "id,expected\na,\nb,x\n"),
+        ("metadata.level", "d.csv", "id,level\na,\nb,x\n"),
+        ("id", "d.csv", "input\na\n"),
+        ("tags", "d.csv", "input\na\n"),
+    ],
+)
+def test_a_field_that_is_empty_or_has_a_default_is_there(
+    load_text: Load, write: Write, field: str, name: str, text: str
+) -> None:
+    write(text, name)
+    assert load_text(asks(field, name)).scenarios
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        (r'{"id": "a", "input": "x\ud83d"}', "1:24: \\ud83d is half of a character"),
+        ('{"id": "a"}\n{"id": "b", "input": "' + r'\ude00"}', "2:23: \\ude00 is half of a character"),
+        (r'{"id": "a", "metadata": {"\uD83Dx": 1}}', "1:27: \\uD83D is half of a character"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_with_its_place(write: Write, text: str, place: str) -> None:
+    for name, content in (("d.jsonl", text), ("d.json", "[" + text.replace("}\n{", "},\n{") + "]")):
+        path = write(content, name)
+        with pytest.raises(SpecError) as caught:
+            read_dataset(Dataset(path=name), path, name)
+        column = place if name == "d.jsonl" or not place.startswith("1:") else f"1:{int(place[2:4]) + 1}{place[4:]}"
+        assert f"{name}:{column}" in str(caught.value)
+
+
+def test_a_whole_pair_and_an_escaped_backslash_are_text(write: Write) -> None:
+    path = write(r'{"id": "a", "input": "\ud83d\ude00 \\ud83d"}', "d.jsonl")
+    (found,) = read_dataset(Dataset(path="d.jsonl"), path, "d.jsonl")
+    assert found.record is not None
+    assert found.record["input"] == "\U0001f600 \\ud83d"
+
+
+@pytest.mark.parametrize(("separator", "shown"), [(";", "';'"), ("\t", "a tab")])
+def test_another_separator_than_a_comma_is_named(write: Write, separator: str, shown: str) -> None:
+    path = write(f"id{separator}input\na{separator}x\n", "d.csv")
+    with pytest.raises(SpecError) as caught:
+        read_dataset(Dataset(path="d.csv"), path, "d.csv")
+    assert f"d.csv:1:1: one column, whose name has {shown} in it" in str(caught.value)
+
+
+def test_a_semicolon_in_a_cell_or_beside_commas_is_text(write: Write) -> None:
+    path = write("input,a;b\nx;y,z\n", "d.csv")
+    (found,) = read_dataset(Dataset(path="d.csv"), path, "d.csv")
+    assert found.record == {"id": "record-1", "input": "x;y", "expected": None, "metadata": {"a;b": "z"}, "tags": []}
+
+
+def test_a_field_of_csv_may_be_as_long_as_one_of_jsonl(write: Write) -> None:
+    path = write("id,input\na," + "x" * 200_000 + "\n", "d.csv")
+    (found,) = read_dataset(Dataset(path="d.csv"), path, "d.csv")
+    assert found.record is not None
+    assert len(found.record["input"]) == 200_000
+
+
+POINTER = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 104857\n"
+
+
+def test_a_dataset_that_git_lfs_did_not_fetch_is_named_as_one(errors_of: Errors, write: Write) -> None:
+    write(POINTER, "d.jsonl")
+    (error,) = errors_of(asks("input", "d.jsonl"))
+    assert "this is a pointer of Git LFS, not the file itself" in error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,14 +18,20 @@ from keystone_action.spec.scenarios import RECORD, Scenario, safe_id
 
 MAX_BYTES = 256 * 2**20
 MAX_PROBLEMS = 50
+_HALVES = re.compile(
+    r"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|(?P<half>\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
+)
+"""Halves of surrogate pairs as JSON escapes them; what is whole is passed over first."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One record as it was read, and its line (from 1)."""
+    """One record as it was read, and its line (from 1). fields: what the file calls its fields; empty = as the record
+    does."""
 
     line: int
     value: Any
+    fields: tuple[str, ...] = ()
 
 
 def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
@@ -112,6 +119,17 @@ def _lines_of_items(text: str) -> list[int]:
 
 
 def _parse_json(text: str, source: Source, line: int) -> Any:
+    value = _load_json(text, source, line)
+    found = next((found for found in _HALVES.finditer(text) if found["half"]), None) if "\\" in text else None
+    if found is not None:
+        before = text[: found.start()]
+        at = source.position(line - 1 + before.count("\n"), found.start() - before.rfind("\n") - 1)
+        message = f"{found['half']} is half of a character (a lone surrogate), which no text can hold"
+        raise SpecError([Diagnostic.at(at, message, help="write the whole character")])
+    return value
+
+
+def _load_json(text: str, source: Source, line: int) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -158,10 +176,16 @@ def _csv(source: Source) -> Iterator[_Row]:
     import csv
     import io
 
+    csv.field_size_limit(MAX_BYTES)  # a JSONL file has no other limit, either
     reader = csv.reader(io.StringIO(source.text, newline=""), strict=True)
     line = 1
     try:
         header = [column.strip() for column in next(reader, [])]
+        other = next((one for one in (";", "\t") if len(header) == 1 and one in header[0]), "")
+        if other:
+            found = {"\t": "a tab"}.get(other, f"'{other}'")
+            message = f"one column, whose name has {found} in it: it seems to be separated by {found}"
+            raise _bad(source, 1, message, "separate the columns with commas")
         if len(set(header)) < len(header) or "" in header:
             raise _bad(source, 1, "the columns of the first line", expected="names that are there once")
         line = reader.line_num + 1
@@ -169,7 +193,7 @@ def _csv(source: Source) -> Iterator[_Row]:
             if cells and cells != [""]:
                 if len(cells) != len(header):
                     raise _bad(source, line, f"{len(cells)} cells", expected=f"{len(header)}, as in the first line")
-                yield _Row(line, _from_cells(dict(zip(header, cells, strict=True))))
+                yield _Row(line, _from_cells(dict(zip(header, cells, strict=True))), tuple(header))
             line = reader.line_num + 1
     except csv.Error as error:
         raise _bad(source, line, f"not readable as CSV: {error}") from None
@@ -213,7 +237,8 @@ def _scenario(row: _Row, number: int, source: Source) -> Scenario:
         "metadata": metadata,
         "tags": tags,
     }
-    return Scenario(id=identity, record=full, tags=tuple(tags), where=f"{source.name}:{row.line}")
+    where = f"{source.name}:{row.line}"
+    return Scenario(id=identity, record=full, tags=tuple(tags), where=where, fields=row.fields or tuple(record))
 
 
 def _identity(found: Any, row: _Row, number: int, source: Source) -> str:

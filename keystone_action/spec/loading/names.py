@@ -270,16 +270,37 @@ def _check_record(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Pr
         return
     if scope.damaged & {"dataset", "scenarios"}:
         return
-    for scenario in _scenarios_of(leaf, scope):
+    scenarios = _scenarios_of(leaf, scope)
+    lacking = [one for one in scenarios if parts[1] in ("input", "expected") and parts[1] not in one.fields]
+    if lacking:
+        yield _unknown(leaf, reference, 1, lacking[0].fields, why=_why_lacking(parts[1], lacking, scenarios))
+        return
+    for scenario in scenarios:
         value: Any = scenario.record
         for depth, part in enumerate(parts[1:], start=1):
             following = item_of(value, int(part) if isinstance(value, list) and part.isdecimal() else part)
             if following is None:
                 known = [str(key) for key in value] if isinstance(value, Mapping) else []
-                why = f"the record '{scenario.id}' has no such field" + (f", only {listing(known)}" if known else "")
+                why = f"{_shown(scenario)} has no such field" + (f", only {listing(known)}" if known else "")
                 yield _unknown(leaf, reference, depth, known, why=why)
                 return
             value = following[0]
+
+
+def _shown(scenario: Scenario) -> str:
+    where = scenario.where.rpartition("/")[2]
+    return f"the record '{scenario.id}'{f' ({where})' if where else ''}"
+
+
+def _why_lacking(field: str, lacking: Sequence[Scenario], scenarios: Sequence[Scenario]) -> str:
+    """Which records have no such field, and what the first of them has."""
+    first, there = lacking[0], [one for one in lacking[0].fields if one != field]
+    which = f"{_shown(first)} has no {field}"
+    if len(lacking) > 1:
+        which += f", nor {'has any other' if len(lacking) == len(scenarios) else f'have {len(lacking) - 1:,} more'}"
+    close = nearest(field, there)
+    meant = f"; did you mean '{close}' to be called {field}?" if close else ""
+    return f"{which}; there are {listing(there)}{meant}" if there else which
 
 
 def _scenarios_of(leaf: Leaf, scope: Scope) -> Sequence[Scenario]:

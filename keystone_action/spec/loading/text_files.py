@@ -77,8 +77,26 @@ def _check_kind(status: os.stat_result, name: str, limit: int) -> None:
         raise _too_large(name, status.st_size, limit)
 
 
+def is_pointer(content: bytes) -> bool:
+    """Whether a file is what Git LFS leaves in the place of one that was not fetched."""
+    return len(content) <= POINTER_BYTES and content.startswith(b"version https://git-lfs")
+
+
+POINTER_BYTES = 1024
+"""Git LFS takes no larger file for a pointer."""
+
+
+def pointer_error(name: str) -> SpecError:
+    """Of a file that was not fetched."""
+    advice = "fetch it with `git lfs pull`; in a workflow, give actions/checkout `lfs: true`"
+    return _whole_file(name, "this is a pointer of Git LFS, not the file itself", advice)
+
+
 def decode(content: bytes, name: str) -> str:
-    """UTF-8 with or without a byte order mark. Raises SpecError at the place of the first bad byte or character."""
+    """UTF-8 with or without a byte order mark. Raises SpecError at the place of the first bad byte or character, and
+    for a pointer of Git LFS."""
+    if is_pointer(content):
+        raise pointer_error(name)
     for mark, encoding in _OTHER_ENCODINGS:
         if content.startswith(mark):
             raise _whole_file(name, f"is encoded in {encoding}", "save it as UTF-8")
