@@ -71,7 +71,8 @@ class TraceCheck(Check):
 
     Give at least one field. Each matcher, each kind of tool and each of the other fields is one assertion; the score is
     the share of assertions that hold, and it passes when all do. What the trace does not tell leaves the score and is
-    named. Without a trace the check is skipped; a trace that was declared and is missing or malformed fails.
+    named. Without a trace the check is skipped; a trace that was declared and is missing or malformed fails. Where an
+    answer's calls can be read in two ways, the check is an error, unless a forbidden tool was called in either reading.
     """
 
     type_name: ClassVar[str] = "trace"
