@@ -39,6 +39,20 @@ def test_a_command_that_could_not_be_read_is_an_error_and_that_of_a_harmless_too
     assert not rule.violated
 
 
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_call_that_could_not_be_read_hides_no_other_that_breaks_a_rule(place: int) -> None:
+    (unread,), (forbidden,) = trace(None).tool_calls or (), trace({"command": "rm x"}).tool_calls or ()
+    both = [unread]
+    both.insert(place, forbidden)
+    seen = Trace(source=GATEWAY, tool_calls=tuple(both))
+    (rule,) = judge_calls(Forbidden(commands=["rm"]), seen, has_gateway=True)
+    assert rule.violated
+    tools, commands = judge_calls(Forbidden(tools=["Bash"], commands=["git push"]), seen, has_gateway=True)
+    assert (tools.violated, commands.violated) == (True, False)
+    with pytest.raises(HarnessError, match="could not be read"):
+        judge_calls(Forbidden(tools=["Read"], commands=["git push"]), seen, has_gateway=True)
+
+
 def test_calls_that_nobody_saw_are_an_error_unless_one_that_was_seen_breaks_the_rule() -> None:
     seen = replace(trace({"command": "rm x"}), uncertain="its transcript tells of 1 call that did not pass the gateway")
     with pytest.raises(HarnessError, match=r"forbidden\.commands: not certain: its transcript tells of 1 call"):

@@ -43,7 +43,7 @@ def judge_calls(
     answer made a call, of each. harmless: the tools of a known agent that run no command; None for any other agent,
     which may call its shell as it likes (`read_file`): what one of its tools does is told by no name.
 
-    Raises HarnessError where nothing was observed, or not all of it.
+    Raises HarnessError where nothing was observed, or not all of it and no rule is violated by what was.
     """
     if not rules.needs_trace:
         return ()
@@ -56,6 +56,7 @@ def judge_calls(
         )
     if rules.commands is not None and not has_gateway and any(CUT_ARGUMENTS in one for one in trace.not_understood):
         raise HarnessError("forbidden.commands: the transcript has arguments that are too long to be judged")
+    problems = [HarnessError(f"forbidden.{_names(rules)[0]}: {trace.calls_unsure}")] if trace.calls_unsure else []
     calls, whose = trace.tool_calls, "seen by the gateway" if has_gateway else "by the agent's own word"
     told = [f" at {time}, {whose}" for time in times] or [f", {whose}"] * len(calls)
     deadline, is_known = time.monotonic() + SECONDS, harmless is not None
@@ -63,8 +64,11 @@ def judge_calls(
     def result(rule: str, is_forbidden: Callable[[ToolCall], bool]) -> ForbiddenResult:
         found = Findings(rule)
         for number, (call, how) in enumerate(zip(calls, told, strict=True), 1):
-            if is_forbidden(call):
-                found.add(f"call {number:,} of {len(calls):,}: {_shown(call, is_known=is_known)}{how}")
+            try:
+                if is_forbidden(call):
+                    found.add(f"call {number:,} of {len(calls):,}: {_shown(call, is_known=is_known)}{how}")
+            except HarnessError as problem:  # another call may violate the rule for certain
+                problems.append(problem)
         return found.result()
 
     results = []
@@ -72,8 +76,8 @@ def judge_calls(
         results.append(result("tools", lambda call: not _names_of_call(call, is_known=is_known).isdisjoint(names)))
     if (patterns := rules.commands) is not None:
         results.append(result("commands", lambda call: _runs_one_of(call, patterns, harmless, deadline)))
-    if trace.calls_unsure and not any(one.violated for one in results):
-        raise HarnessError(f"forbidden.{_names(rules)[0]}: {trace.calls_unsure}")
+    if problems and not any(one.violated for one in results):
+        raise problems[0]
     return tuple(results)
 
 
