@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import secrets
+import signal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
+import psycopg
 import pytest
+from anyio.from_thread import BlockingPortal
 from support.attacks import honest, hostile
 from support.database_worlds import (
     BY_OWN_ROLE,
@@ -17,7 +23,11 @@ from support.database_worlds import (
 )
 from support.databases import PostgresCell, PostgresForTests
 
+from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import QueryFailed
+from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
+from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.spec.models.services import PostgresService
 
 DOCKER = [pytest.param(kind, marks=pytest.mark.docker) for kind in IN_CONTAINERS]
 EVERY = pytest.mark.parametrize("world", [*KINDS, *DOCKER], indirect=True)
@@ -353,3 +363,53 @@ def test_a_table_in_partitions_is_read(two_roles: PostgresCell) -> None:
         session.execute(b"CREATE TABLE here PARTITION OF first FOR VALUES IN ('here')")
         session.execute(b"INSERT INTO deliveries VALUES (1, 'here')")
     assert two_roles.query("SELECT count(*) FROM deliveries").rows == ((1,),)
+
+
+CRASH = "has the server crash, so that what it wrote is lost"
+
+
+@pytest.fixture
+def own_server(portal: BlockingPortal, sandboxes: ProcessSandboxes, tmp_path: Path) -> Iterator[PostgresForTests]:
+    """Which may crash."""
+    definition = PostgresService(type="postgres", name="db")
+    place = sandboxes.root / f"crash-{secrets.token_hex(4)}"
+    service = EmbeddedPostgres(definition, place, sandboxes, watches_writes=True)
+    portal.call(service.start)
+    yield PostgresForTests(portal, service, tmp_path)
+    portal.call(service.stop)
+
+
+def written_outside(server: PostgresForTests) -> PostgresCell:
+    """A cell whose agent wrote what it must not."""
+    cell = server.attach(watches_writes=True)
+    cell.fixture("CREATE TABLE orders (id int); CREATE TABLE payroll (id int)")
+    cell.agent().execute("INSERT INTO payroll VALUES (1)")
+    return cell
+
+
+@hostile("databases", CRASH, held_by="a crashed server stays ended, and is an error")
+def test_no_forbidden_write_is_lost_with_a_crash(own_server: PostgresForTests) -> None:
+    """Killed from outside: an agent needs a query that takes all memory for it."""
+    cell = written_outside(own_server)
+    with own_server.service._server.admin() as admin:
+        row = admin.execute("SELECT pid FROM pg_stat_activity WHERE backend_type = 'walwriter'").fetchone()
+    assert row is not None
+    os.kill(row[0], signal.SIGKILL)
+    with pytest.raises(psycopg.OperationalError):
+        cell.agent_sessions[0].execute("SELECT pg_sleep(600)")
+    with pytest.raises(ServiceError, match="crashed or was killed"):
+        cell.place.settle()
+    assert cell.place.writes is not None
+    with pytest.raises(ServiceError):
+        cell.place.writes.writes()
+
+
+@honest("databases", CRASH)
+def test_a_write_of_an_agent_that_ends_its_session_is_told(own_server: PostgresForTests) -> None:
+    cell = written_outside(own_server)
+    with cell.agent() as other:
+        other.execute("SELECT pg_terminate_backend(%s)", (cell.agent_sessions[0].info.backend_pid,))
+    cell.place.settle()
+    assert cell.place.writes is not None
+    assert [(one.table, one.operation) for one in cell.place.writes.writes()] == [("public.payroll", "insert")]
+    cell.place.require_unbroken()
