@@ -138,6 +138,31 @@ def test_the_supervisor_is_killed(broken: Make, told: Tell, stage: Stage) -> Non
     told("the command's supervisor").ended(run, "error", 3, "supervisor")
 
 
+@pytest.mark.parametrize("stage", STAGES)
+def test_launcher_and_supervisor_are_stopped(broken: Make, told: Tell, stage: Stage) -> None:
+    """As root or our own user may; a run that is cancelled then leaves nothing running and no lock."""
+    run = broken(stage)
+    run.start()
+    assert run.process is not None
+    command = run.waiting()[0]
+    for above in (3, 2):
+        os.kill(_parent(command, above=above), signal.SIGSTOP)
+    run.process.send_signal(signal.SIGTERM)
+    told("launcher and supervisor: SIGSTOP, then SIGTERM").ended(run, "cancelled", 130, "ancelled")
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_limit_ends_a_cell_whose_supervisor_is_stopped(broken: Make, told: Tell, stage: Stage) -> None:
+    run = broken(stage, limit="15s")
+    run.start()
+    command = run.waiting()[0]
+    for above in (3, 2):
+        os.kill(_parent(command, above=above), signal.SIGSTOP)
+    told("launcher and supervisor: SIGSTOP").ended(
+        run, "error", 3, "the cell took longer than resources.timeout (15 s)"
+    )
+
+
 def _parent(pid: int, above: int = 1) -> int:
     """The process so many above another: the shell, its supervisor, the launcher."""
     for _ in range(above):

@@ -32,6 +32,7 @@ class BrokenRun:
     services: Sequence[Mapping[str, Any]] = ()
     base: str | None = None
     timeout: str = "60s"
+    limit: str | None = None
     prefix: Sequence[str] = ()
     replicas: int = 1
     process: subprocess.Popen[bytes] | Forked | None = None
@@ -64,6 +65,7 @@ class BrokenRun:
                 "must_exit_zero": True,
             },
             "services": list(self.services),
+            **({"resources": {"timeout": self.limit}} if self.limit else {}),
             "parallelism": {"replicas": self.replicas, "max_concurrency": 1},
             "invariants": {
                 "done": {"check": {"type": "file_exists", "path": "done.txt"}},

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.processes import process_cap, wire
+from keystone_action.sandbox.processes import process_cap, process_tree, wire
 
 _LAUNCHER = "keystone_action.sandbox.processes.launcher"
 _BOOT = f"import sys; sys.path.append(sys.argv.pop(1)); from {_LAUNCHER} import main; main()"
@@ -22,6 +23,7 @@ _GREETING_SIZE = 4096
 _PR_SET_DUMPABLE = 4
 _PIECE = 1 << 18
 _STOP_TIMEOUT = 30.0
+_PAUSE = 1.0
 
 
 class Channel:
@@ -122,6 +124,24 @@ class LauncherClient:
     def pid(self) -> int:
         return self._process.pid
 
+    def wake(self) -> None:
+        """Let the launcher and its supervisors go on, which root or our own user may have stopped (SIGSTOP): what
+        follows waits for them."""
+        for pid in (self.pid, *process_tree.children(self.pid)):
+            with contextlib.suppress(OSError):  # it has ended
+                os.kill(pid, signal.SIGCONT)
+
+    async def end(self, channel: Channel) -> None:
+        """Hang up and wait until everything of a command is gone, cancelled or not."""
+        import anyio
+
+        channel.hang_up()
+        with anyio.CancelScope(shield=True):
+            gone = asyncio.ensure_future(channel.wait_until_closed())
+            while not gone.done():
+                self.wake()
+                await asyncio.wait({gone}, timeout=_PAUSE)
+
     async def supervisor(self, request: wire.CommandRequest | None = None) -> Channel:
         """A channel to a supervisor that is free to serve this request. Raises SandboxError."""
         suited = (None, wire.lasting_part(request)) if request else ()
@@ -160,6 +180,7 @@ class LauncherClient:
         """Let it end what is left, and wait for that. Twice does no harm."""
         if self._control.fileno() < 0:
             return
+        self.wake()
         while self._idle:
             self._idle.pop().close()
         self._control.shutdown(socket.SHUT_WR)

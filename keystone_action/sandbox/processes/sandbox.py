@@ -221,7 +221,7 @@ class ProcessSandbox:
         except OSError as error:
             raise SandboxError("the sandbox's supervisor was killed") from error
         except BaseException:
-            await _end(channel)
+            await self._launcher.end(channel)
             raise
         finally:
             stopper.finish()
@@ -285,6 +285,8 @@ class ProcessSandbox:
         if self._closed:
             return
         self._closed = True
+        if self._channels:
+            self._launcher.wake()
         for channel in list(self._channels):
             channel.hang_up()
         await self._quiet.wait()
@@ -323,15 +325,6 @@ def _standard_input(data: bytes) -> int:
         descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
     )
     return descriptor
-
-
-async def _end(channel: Channel) -> None:
-    """Hang up and wait until everything is gone, cancelled or not."""
-    import anyio
-
-    channel.hang_up()
-    with anyio.CancelScope(shield=True):
-        await channel.wait_until_closed()
 
 
 def read_report(report: Message, blob: bytes) -> Completed:

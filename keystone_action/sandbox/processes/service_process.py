@@ -24,7 +24,17 @@ _TAIL = 64 << 10
 class ServiceProcess:
     """A started service. pid: its first process. uid: the user it runs as, None when that is our own."""
 
-    def __init__(self, name: str, channel: Channel, pid: int, uid: int | None, lease: Lease | None, log: int) -> None:
+    def __init__(
+        self,
+        launcher: LauncherClient,
+        name: str,
+        channel: Channel,
+        pid: int,
+        uid: int | None,
+        lease: Lease | None,
+        log: int,
+    ) -> None:
+        self._launcher = launcher
         self.name = name
         self.pid = pid
         self.uid = uid
@@ -73,7 +83,7 @@ class ServiceProcess:
             raise
         finally:
             os.close(stdin)
-        return cls(name, channel, pid, uid, lease, log)
+        return cls(launcher, name, channel, pid, uid, lease, log)
 
     async def _watch(self) -> int:
         """Its exit code as a shell shows it, once it and all its descendants are gone."""
@@ -116,6 +126,7 @@ class ServiceProcess:
     async def stop(self, timeout: float = 10.0, number: int = signal.SIGTERM) -> int:
         """Ask it by a signal to end; after `timeout` seconds kill it with all its descendants. Returns what wait()
         does. Twice does no harm."""
+        self._launcher.wake()
         if timeout > 0:
             await self.send_signal(number)
             await asyncio.wait([self._exit_code], timeout=timeout)
