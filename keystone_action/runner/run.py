@@ -295,7 +295,7 @@ def _hide_from_git(directory: Path) -> None:
 def earlier_cells(recorded: JournalContent, assembly: Assembly) -> dict[str, JournalEntry]:
     """The cells that `--resume` finds finished: graded, and wanted. Cells in error run again.
 
-    Raises UsageError for a cell whose checks don't come to its verdict.
+    Raises UsageError for a cell of another spec, and for one whose checks don't come to its verdict.
     """
     cells = {entry.cell.id: entry for entry in recorded.entries}
     found: dict[str, JournalEntry] = {}
@@ -303,7 +303,13 @@ def earlier_cells(recorded: JournalContent, assembly: Assembly) -> dict[str, Jou
         entry = cells.get(cell.id)
         if entry is None or entry.cell.verdict == "error":
             continue
-        if entry.sha256 != cell.loaded.sha256 or not is_earned(entry.cell, cell.loaded, assembly.options):
+        if entry.sha256 != cell.loaded.sha256:
+            raise UsageError(
+                f"the journal is damaged: the line of {cell.id} is of a spec with the sha256 {entry.sha256[:12]}…, and"
+                f" {cell.loaded.path} has {cell.loaded.sha256[:12]}…",
+                help="start a new run without --resume",
+            )
+        if not is_earned(entry.cell, cell.loaded, assembly.options):
             raise UsageError(
                 f"the journal is damaged: {cell.id} is said to have passed, which its checks do not come to",
                 help="start a new run without --resume",

@@ -46,6 +46,21 @@ def test_a_verdict_that_the_checks_do_not_come_to_is_not_believed(tmp_path: Path
     assert (forged.code, "which its checks do not come to" in forged.err) == (2, True), forged.err
 
 
+@hostile("resume", "a line of another spec", held_by="the digest in each line")
+def test_a_cell_of_another_spec_is_told_as_that(project: Path) -> None:
+    change_cell(project, sha256="0" * 64)
+    forged = run(project, "--resume", "out")
+    assert forged.code == 2, forged.err
+    assert "the line of suite.r0 is of a spec with the sha256 000000000000…, and " in forged.err
+    assert "said to have passed" not in forged.err
+
+
+@honest("resume", "a line of another spec")
+def test_the_lines_of_this_spec_are_believed(project: Path) -> None:
+    resumed = run(project, "--resume", "out")
+    assert (resumed.code, resumed.document["counts"]["passed"]) == (0, 3), resumed.err
+
+
 @hostile("resume", "a journal of no known run", held_by="its first line")
 def test_a_journal_without_an_identity_is_not_believed(project: Path) -> None:
     path = project / "out" / "journal.jsonl"

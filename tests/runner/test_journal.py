@@ -16,7 +16,7 @@ import pytest
 from support.attacks import honest, hostile
 from support.shard_runs import cell
 
-from keystone_action.errors import KeystoneError, OutputError, UsageError
+from keystone_action.errors import OutputError, UsageError
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.journal import Journal
 from keystone_action.runner.parts.recorded import JournalContent, JournalEntry, identity_line, read
@@ -159,13 +159,29 @@ def test_a_run_killed_before_its_first_line_left_nothing_to_go_by(tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "line", ["nonsense", "[]", "{}", '{"spec": "a", "sha256": "b"}', '{"spec": 1', '{"identity": 1']
+    ("line", "why"),
+    [
+        (b"nonsense", "it is not JSON (Expecting value)"),
+        (b"\xff", "it is not UTF-8"),
+        (b"7", "expected a mapping, found the number 7"),
+        (b"null", "expected a mapping, found nothing"),
+        (b"[]", "expected a mapping, found a list"),
+        (b"{}", "the key 'spec' is missing"),
+        (b'{"spec": "a", "sha256": "b"}', "the key 'sandbox' is missing"),
+        (b'{"spec": "a", "sha256": "b", "sandbox": 7}', "can't read what isolated a cell"),
+        (b'{"spec": 1', "it is not JSON"),
+        (b'{"identity": 1', "it is not JSON"),
+        (b'{"identity": 1}', "no identity of a run"),
+        (b"[" * 100_000, "it is nested too deep"),
+    ],
 )
-def test_anything_else_is_refused_with_its_line(tmp_path: Path, line: str) -> None:
+def test_anything_else_is_refused_with_its_line(tmp_path: Path, line: bytes, why: str) -> None:
     path = written(tmp_path, [0])
-    path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(UsageError, match=r"journal\.jsonl:3 "):
+    path.write_bytes(path.read_bytes() + line + b"\n")
+    with pytest.raises(UsageError, match=r"journal\.jsonl:3 is not a line of a journal: ") as caught:
         read(tmp_path)
+    assert why in caught.value.message
+    assert "object has no attribute" not in caught.value.sentences
 
 
 def test_no_journal(tmp_path: Path) -> None:
@@ -190,7 +206,8 @@ def test_nothing_but_a_plain_file_is_a_journal(tmp_path: Path, kind: str) -> Non
     else:
         path.mkdir()
     for call in (lambda: Journal(tmp_path, resume=True), lambda: read(tmp_path)):
-        with pytest.raises(KeystoneError, match=r"journal\.jsonl"):
+        # A bad call, not a machine that broke.
+        with pytest.raises(UsageError, match=r"journal\.jsonl"):
             call()
 
 

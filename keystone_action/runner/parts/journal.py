@@ -211,8 +211,9 @@ def _open(path: Path, *, resume: bool) -> int:
     except FileExistsError:
         raise already_there(path.parent) from None
     except OSError as error:
-        if resume and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-            said = "it is a link" if error.errno == errno.ELOOP else error.strerror
+        if resume and error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EISDIR, errno.ENXIO):
+            kinds = {errno.ELOOP: "it is a link", errno.EISDIR: "it is a folder", errno.ENXIO: "it is a socket"}
+            said = kinds.get(error.errno, error.strerror)
             raise UsageError(f"{path} can't be read: {said}", help="name the folder of an earlier run") from None
         raise output_error(path, error) from error
     try:

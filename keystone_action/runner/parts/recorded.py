@@ -28,6 +28,7 @@ from keystone_action.scoring.document import (
     sandbox_to_document,
 )
 from keystone_action.scoring.results import CellResult, SandboxInfo
+from keystone_action.spec.loading.diagnostics import show
 
 FILE_NAME = "journal.jsonl"
 READ_LIMIT = 512 << 20
@@ -131,22 +132,48 @@ def _continue_identity(path: Path, number: int, identity: Identity, found: Ident
 
 def _identity_of(path: Path, number: int, line: bytes) -> tuple[Identity, str]:
     try:
-        document: dict[str, Any] = json.loads(line)
+        document = _mapping(line)
         return identities.from_document(document["identity"]), str(document.get("run_id", ""))
-    except (ValueError, KeyError, RecursionError, UsageError) as error:
-        raise UsageError(f"{path}:{number} is no line of a journal: {error}") from None
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+        raise _not_a_line(path, number, error) from None
 
 
 def entry_of(path: Path, number: int, line: bytes) -> JournalEntry:
     """What a cell's line says. Raises UsageError when it is not a line of a journal."""
     try:
-        document: dict[str, Any] = json.loads(line)
+        document = _mapping(line)
         spec_id, sha256 = str(document.pop("spec")), str(document.pop("sha256"))
         sandbox = sandbox_from_document(document.pop("sandbox"))
         cell = cell_from_document(document)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
-        raise UsageError(f"{path}:{number} is no line of a journal: {error}") from None
+        raise _not_a_line(path, number, error) from None
     problem = problem_of(spec_id, cell)
     if problem:
         raise UsageError(f"{path}:{number} is damaged: {problem}", help="run again; nothing of it can be believed")
     return JournalEntry(spec_id, sha256, cell, sandbox)
+
+
+def _mapping(line: bytes) -> dict[str, Any]:
+    """Raises ValueError."""
+    document = json.loads(line)
+    if isinstance(document, dict):
+        return document
+    raise ValueError(f"expected a mapping, found {show(document)}")
+
+
+def _not_a_line(path: Path, number: int, error: Exception) -> UsageError:
+    """Why a line can't be one that a run wrote."""
+    if isinstance(error, UnicodeDecodeError):
+        why = "it is not UTF-8"
+    elif isinstance(error, json.JSONDecodeError):
+        why = f"it is not JSON ({error.msg})"
+    elif isinstance(error, KeyError):
+        why = f"the key {error} is missing"
+    elif isinstance(error, RecursionError):
+        why = "it is nested too deep"
+    elif isinstance(error, TypeError | AttributeError):
+        why = "a value in it is of another kind than a run writes there"
+    else:
+        why = str(error)
+    help_text = "another program wrote into it, or it was cut: start a new run"
+    return UsageError(f"{path}:{number} is not a line of a journal: {why}", help=help_text)
