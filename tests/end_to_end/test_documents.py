@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
 import pytest
 from support.command_line import ENGINE_IS_CLOSED, NO_ENGINE, ROOT, keystone, run_spec
 from support.images import POSTGRES, PYTHON
-
-from tools.release import NAME
+from support.released import missing
 
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six")
 README = (ROOT / "README.md").read_text("utf-8")
@@ -86,11 +87,51 @@ def test_the_first_spec_runs(tmp_path):
 
 def test_what_is_installed_is_this_package():
     shown = re.findall(r"^\$ pip install (.*)$", "\n".join(DOCUMENTS.values()), re.MULTILINE)
-    address = f"git+https://github.com/{NAME}"
-    assert shown == [address, f"'keystone-action[postgres] @ {address}'"]
+    assert shown == [".", "'.[postgres]'"]
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     assert (project["name"], "keystone" in project["scripts"]) == ("keystone-action", True)
     assert "postgres" in project["optional-dependencies"]
+
+
+def test_no_page_installs_from_an_address() -> None:
+    """Nothing is there before the first release."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
+    assert [page for page in pages if re.search(r"git\+https?:|git clone http", page.read_text("utf-8"))] == []
+
+
+def test_the_first_screen_has_the_two_commands_of_a_clone() -> None:
+    """`make demo` is run by test_demo.py; what `make test` would do is shown by make."""
+    first = "\n".join(README.splitlines()[:40])
+    assert "Linux" in first
+    assert re.findall(r"^make \S+$", first, re.MULTILINE) == ["make demo", "make test"]
+    done = subprocess.run(["make", "-n", "test"], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+    assert "pytest" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_readme_s_installation_runs(tmp_path: Path) -> None:
+    """In a clone, line by line, by somebody whose HOME is empty."""
+    clone, home = tmp_path / "clone", tmp_path / "home"
+    home.mkdir()
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(clone)], check=True, timeout=120)
+    (block,) = re.findall(r"^```console\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    (after,) = [one for one in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL) if "keystone" in one]
+    install = [line.removeprefix("$ ") for line in block.splitlines()]
+    assert install[-1] == "pip install ."
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    (programs / "python3").symlink_to(Path(sys.executable).resolve())
+    of_pip = {
+        name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_CERT_", "HTTPS_PROXY"))
+    }
+    environ = {**of_pip, "HOME": str(home), "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin", "LC_ALL": "C.UTF-8"}
+    script = "\n".join(["set -e", *install, "echo installed", after])
+    done = subprocess.run(["bash", "-c", script], cwd=clone, env=environ, capture_output=True, text=True, timeout=500,
+                          check=False)  # fmt: skip
+    if "installed\n" not in done.stdout:
+        missing(f"the package index is not reached: {done.stderr[-500:]}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "pass" in done.stdout
 
 
 def test_the_spec_explained_runs(tmp_path):

@@ -1,4 +1,4 @@
-"""docs/tutorial.md, done by somebody with an empty home: installed from the repository and the package index, run,
+"""docs/tutorial.md, done by somebody with nothing at home but a clone: installed from it and the package index, run,
 broken, pushed, and judged on a pull request."""
 
 from __future__ import annotations
@@ -38,9 +38,6 @@ class GitHubOfTheReader:
         self._repository = root / "ada" / "first-agent"
         self._repository.mkdir(parents=True)
         git(self._repository, "init", "-q", "--bare", "-b", "main")
-        ours = root / "keystone-action" / "keystone-action"
-        ours.parent.mkdir()
-        git(root, "clone", "-q", "--bare", str(ROOT), str(ours))
         fake.state.repository = "octo/agents"
         self.environ = {
             **{name: value for name, value in os.environ.items() if name.startswith(_OF_PIP)},
@@ -82,6 +79,7 @@ class GitHubOfTheReader:
 def test_from_an_empty_folder_to_a_red_and_a_green_pull_request(tmp_path: Path) -> None:
     home, programs = tmp_path / "home", tmp_path / "bin"
     home.mkdir()
+    git(tmp_path, "clone", "-q", str(ROOT), str(home / "keystone-action"))
     programs.mkdir()
     (programs / "python3").symlink_to(Path(sys.executable).resolve())
     results: list[str] = []
