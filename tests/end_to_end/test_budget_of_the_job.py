@@ -92,6 +92,10 @@ def test_what_an_error_cost_stays_spent_when_it_is_run_again(tmp_path: Path) -> 
     assert done.code == 0, done.err
     assert done.document["usage"]["spent_usd"] == pytest.approx(0.6)
     assert done.document["judge_usage"]["cost_usd"] == pytest.approx(0.2)
+    (cell,) = done.cells
+    assert cell["attempts"] == 2
+    assert cell["notices"][0].startswith("run once before it was resumed: check good broke: ")
+    assert " passed (2 tries): 1 of 1 check" in done.err
 
 
 def test_judges_count_and_one_that_is_not_paid_for_makes_an_error(tmp_path: Path) -> None:

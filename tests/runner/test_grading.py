@@ -11,9 +11,17 @@ from support.sample_parts import cell, check
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.cell.grading import agent_note, forced_zero, is_earned, stopped_by, unreadable, verdict_of
+from keystone_action.runner.cell.grading import (
+    agent_note,
+    certain_failure,
+    forced_zero,
+    is_earned,
+    stopped_by,
+    unreadable,
+    verdict_of,
+)
 from keystone_action.runner.options import RunOptions
-from keystone_action.scoring.results import TraceInfo
+from keystone_action.scoring.results import ForbiddenResult, TraceInfo
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.agents import CommandAgent, NoneAgent
 
@@ -66,6 +74,26 @@ def test_a_run_that_failed_by_its_own_transcript_counts_as_one_that_did_not_exit
 )
 def test_the_limit_that_stopped_an_agent_has_a_name(run: AgentRun, kind: str | None) -> None:
     assert stopped_by(run) == kind
+
+
+GATE = check("made", "fail", gate=True)
+BROKEN_RULE = ForbiddenResult("commands", violated=True, details="rm -rf src")
+
+
+@pytest.mark.parametrize(
+    ("checks", "rules", "reason"),
+    [
+        ([GATE], [], "gate made scored 0.00, and a gate needs 1.00"),
+        ([], [BROKEN_RULE], "forbidden.commands was violated: rm -rf src"),
+        ([check("a")], [replace(BROKEN_RULE, violated=False)], None),
+        ([check("a", "fail")], [], None),  # what had not run yet could have made up for it
+        ([replace(GATE, status="error", score=None)], [], None),
+    ],
+)
+def test_what_broke_later_hides_no_failure_that_is_certain(checks: Any, rules: Any, reason: str | None) -> None:
+    found = certain_failure(checks, rules)
+    assert (found and found.reason) == reason
+    assert found is None or (found.verdict, found.composite) == ("fail", 0.0)
 
 
 def test_an_agent_that_ended_well_or_may_end_as_it_likes_does_not() -> None:

@@ -15,7 +15,7 @@ from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.evidence.model import Address, QueryResult
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, passed
 from keystone_action.invariants.types.sql import Sql
-from keystone_action.runner.cell.checks import _evaluate, run_checks
+from keystone_action.runner.cell.checks import _evaluate, doubt_what_executed, run_checks
 from keystone_action.services.base import Place
 from keystone_action.spec.models.spec import Invariant
 
@@ -113,6 +113,28 @@ def test_what_a_check_found_in_a_service_that_crashed_is_no_verdict(tmp_path: Pa
         "asks-another": "pass",
     }
     assert found["runs"][1] == found["asks-it"][1] == "service db went away"
+
+
+def test_what_executed_behind_a_way_out_that_broke_is_no_verdict(tmp_path: Path) -> None:
+    """The proxy's record was not whole when all had ended; what observes needed no way out."""
+    invariants = {
+        at: Invariant(weight=1, check=Phased(type="phased", at=at)) for at in ("observe", "shared_copy", "fresh_copy")
+    }
+
+    async def main() -> dict[str, tuple[str, float | None, str]]:
+        async with cell_under_way(tmp_path, invariants=invariants) as under_way:
+            under_way.evidence = make_evidence(tmp_path, tmp_path / "private")
+            await run_checks(under_way)
+            doubt_what_executed(under_way, "the egress proxy failed")
+        graded = [entry.result for entry in under_way.graded]
+        return {result.name: (result.status, result.score, result.message) for result in graded}
+
+    said = "the egress proxy failed, so what was found counts for nothing: done"
+    assert anyio.run(main) == {
+        "observe": ("pass", 1.0, "done"),
+        "shared_copy": ("error", None, said),
+        "fresh_copy": ("error", None, said),
+    }
 
 
 class OneRow:

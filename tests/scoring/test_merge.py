@@ -109,6 +109,17 @@ def cell_changed(**values: Any) -> Callable[[RunResult], RunResult]:
     return change
 
 
+BESIDE = cell("alpha", "one", 0, "fail", score=1.0, broken=True)
+"""A cell with a check of 1.0 and one that broke."""
+
+
+def test_a_failure_beside_which_a_check_broke_is_joined() -> None:
+    kept = {"verdict": "fail", "invariants": BESIDE.invariants}
+    counted = cell_changed(**kept, composite=0.5, counted_as_zero=("script",))
+    assert join(three(n2=counted)).counts["broken_checks"] == 1
+    assert join(three(n2=cell_changed(**kept, composite=0.0))).counts["failed"] == 1
+
+
 def test_the_three_are_fine_as_they_are() -> None:
     assert join(three()).counts["cells"] == 5
 
@@ -181,6 +192,13 @@ def test_parts_of_different_or_unfinished_runs(change: Callable[[RunResult], Run
         cell_changed(duration_s=-1.0),
         cell_changed(invariants=(replace(cell("alpha", "one", 0).invariants[0], score=7.0),)),
         cell_changed(invariants=(replace(cell("alpha", "one", 0).invariants[0], weight=-1.0),)),
+        # A check that broke lets no cell pass, and a failure beside it is forced or counts it as 0.
+        cell_changed(invariants=BESIDE.invariants, composite=0.5, counted_as_zero=("script",)),
+        cell_changed(invariants=BESIDE.invariants, composite=1.0),
+        cell_changed(invariants=BESIDE.invariants, composite=1.0, verdict="fail"),
+        cell_changed(invariants=BESIDE.invariants, composite=0.5, verdict="fail", counted_as_zero=("holds",)),
+        cell_changed(invariants=BESIDE.invariants, composite=0.9, verdict="fail", counted_as_zero=("script",)),
+        cell_changed(counted_as_zero=("holds",)),
     ],
 )
 def test_what_no_run_of_ours_writes(change: Callable[[RunResult], RunResult]) -> None:

@@ -348,6 +348,6 @@ def test_a_defect_while_serving_makes_the_record_incomplete(tmp_path, monkeypatc
         deadline = time.monotonic() + 30
         while not mock.server.defects and time.monotonic() < deadline:
             time.sleep(0.01)
-        with pytest.raises(OutputError, match="ZeroDivisionError"):
+        with pytest.raises(ServiceError, match="ZeroDivisionError"):
             mock.requests()
         mock.server.defects.clear()
