@@ -18,6 +18,7 @@ from keystone_action.gateway.bodies import Bodies
 from keystone_action.gateway.conversation import Receive, Reply, Request, Scope, Send
 from keystone_action.gateway.exchange import Asked, Provider
 from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
+from keystone_action.gateway.providers.faults import fault_of_answer
 from keystone_action.gateway.relay import Lost, Relay, Source, failure_of
 from keystone_action.gateway.request_body import (
     bodies_of,
@@ -46,7 +47,8 @@ _VISIBLE = re.compile(r"[!-~]*")
 class Settings:
     """Of one cell. key: the worthless one that its agent has. upstreams: by the name that stands first in a path.
     deny_tools_of_provider: `provider_tools: deny`. missing_key: by name, what to say where a provider has none. admits:
-    says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends. patience:
+    says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends; on_hopeless:
+    called when an upstream was given up. patience:
     seconds for the rest of an answer whose client has left. look_through: gets the path with its query, and the
     body, of each request with this cell's key; called in several threads. source: where answers come from, made of the
     providers."""
@@ -58,6 +60,7 @@ class Settings:
     missing_key: Mapping[str, str] = field(default_factory=dict)
     admits: Callable[[str], bool] = lambda _peer: True
     on_spent: Callable[[], None] = lambda: None
+    on_hopeless: Callable[[], None] = lambda: None
     patience: float = AFTER_LEAVING_SECONDS
     look_through: Callable[[str, bytes], None] | None = None
     source: Callable[[Source], Source] = lambda providers: providers
@@ -183,16 +186,19 @@ class Application:
         """One request of a model, from its first byte to the last of its answer. The ledger gets it however it ends:
         also when the client leaves, or the server is stopped."""
         started = reply.heard = time.monotonic()
-        failure, status, is_billed = "", None, False
+        failure, status, is_billed, fault = "", None, False, None
         try:
             async with self._while_wanted(request, reply, self._settings.patience):
                 status = await self._source.pass_on(request, route, body, reply, copy)
             failure = failure_of(status, copy)
+            fault = fault_of_answer(request.upstream, status, copy.error()) if status >= 400 else None
+            if status in (401, 403) and self._ledger.takes_key(exchange.api):
+                fault = None
         except Refusal as refusal:
             status = refusal.status
             raise
         except Lost as lost:
-            failure = lost.why
+            failure, fault = lost.why, lost.fault
             raise _bad_gateway(lost) from None
         except TimeoutError:
             # The client left, and the rest of its answer did not come in time. Had it waited long enough?
@@ -206,11 +212,28 @@ class Application:
                 answer = replace(answer, text="", thought="", calls=by_provider, unreadable=False, is_unsure=False)
             seconds = time.monotonic() - started
             status = status or reply.status or None
+            exchange.fault = fault
             self._ledger.close(
                 exchange, status=status, answer=answer, failure=failure, seconds=seconds, is_billed=is_billed
             )
+            self._judge(request.upstream.name, exchange, started)
         # Only now: the next request of this client finds this one counted.
         await reply.end()
+
+    def _judge(self, name: str, exchange: Exchange, began: float) -> None:
+        """Give an upstream up that is of no use: the agent ends."""
+        faults = self._ledger.faults
+        if exchange.fault is None and exchange.failure and exchange.status is None:
+            return  # it broke off: that says nothing
+
+        def look() -> None:
+            faults.look(name)
+            if faults.hopeless:
+                self._settings.on_hopeless()
+
+        if faults.add(name, exchange.fault, began):
+            asyncio.get_running_loop().call_later(faults.seconds, look)
+        look()
 
     @asynccontextmanager
     async def _while_wanted(self, request: Request, reply: Reply, patience: float) -> AsyncIterator[None]:

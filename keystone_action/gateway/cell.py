@@ -82,12 +82,14 @@ async def open_gateway(
     address: str = "127.0.0.1",
     admits: Callable[[str], bool] = lambda _peer: True,
     on_spent: Callable[[], None] = lambda: None,
+    on_hopeless: Callable[[], None] = lambda: None,
     purse: Purse | None = None,
     look_through: Callable[[str, bytes], None] | None = None,
     source: Callable[[Source], Source] = lambda providers: providers,
 ) -> CellGateway:
     """address: where the cell's agent reaches us. admits: whether a peer's address is one of the cell's. on_spent:
-    called, in the gateway's thread, with each request that a spent budget refuses. purse: of the job.
+    called, in the gateway's thread, with each request that a spent budget refuses. on_hopeless: likewise, once an
+    upstream was given up. purse: of the job.
     look_through: see `Settings`. source: where answers come from, made of the providers. Raises ServiceError."""
     ledger, key = configuration.ledger(purse), f"keystone-{secrets.token_hex(_KEY_BYTES)}"
     settings = Settings(
@@ -98,6 +100,7 @@ async def open_gateway(
         missing_key=configuration.missing_keys,
         admits=admits,
         on_spent=on_spent,
+        on_hopeless=on_hopeless,
         look_through=look_through,
         source=source,
     )

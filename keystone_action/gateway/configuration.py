@@ -94,7 +94,7 @@ def _upstream(provider: str | ModelProvider, environ: Mapping[str, str]) -> tupl
     else:
         key = environ.get(variable, "").strip()
         problem = f"there is no key for the provider {given.name}: {variable} is not set"
-    return Upstream(given.name, given.api, base, key), "" if key else problem
+    return Upstream(given.name, given.api, base, key, "" if given.key is not None else variable), "" if key else problem
 
 
 def _advice(gateway: Gateway, lacking: Collection[str], no_secrets_reason: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 
 from keystone_action.evidence.audit import now
 from keystone_action.gateway.exchange import Answer, Asked, Tokens
+from keystone_action.gateway.providers.faults import Fault, Faults
 from keystone_action.gateway.results_sent import OpenCalls
 from keystone_action.pricing import Extras, Price, Purse, cost_of, is_priced
 
@@ -81,6 +82,7 @@ class Exchange:
     cost_usd: float | None = 0.0
     characters: int = field(default=0, repr=False)
     unreadable: bool = False
+    fault: Fault | None = None
 
     @property
     def model(self) -> str:
@@ -122,6 +124,7 @@ class Ledger:
         self._spent = Spent()
         self._refused: list[str] = []
         self._unreadable = False
+        self.faults = Faults()
         self.stopped = ""
         """The sentence of the limit that was reached; empty when none was."""
         self.missing_key = ""
@@ -319,16 +322,30 @@ class Ledger:
         failed = [one for one in self.exchanges if one.failure]
         return bool(failed) and failed[-1].status == 429
 
+    @property
+    def fails_for_certain(self) -> bool:
+        """Whether what `provider_failure` tells is the same in every run."""
+        last = self._last()
+        return last is not None and last.fault is not None and last.fault.is_certain
+
+    def takes_key(self, api: str) -> bool:
+        """Whether a provider of this API has answered: then it refuses what was asked, not our key."""
+        return any(one.api == api and one.status is not None and one.status < 300 for one in self.exchanges)
+
+    def _last(self) -> Exchange | None:
+        """The last request, of those with tools if any had."""
+        exchanges = self.exchanges
+        return next(reversed([one for one in exchanges if one.asked.tools] or exchanges), None)
+
     def provider_failure(self) -> str:
         """Why the provider is at fault when the agent then failed (contract, 5.6 "Fault"); empty when it is not."""
-        exchanges = self.exchanges
-        working = [one for one in exchanges if one.asked.tools] or exchanges
-        if not working or not working[-1].failure:
+        last = self._last()
+        if last is None or not last.failure:
             return ""
-        last = working[-1]
-        known = any(one.api == last.api and one.status is not None and one.status < 300 for one in exchanges)
-        if last.failure in _REFUSALS and known:
+        if last.failure in _REFUSALS and self.takes_key(last.api):
             return ""  # it takes our key, so what it refuses is what was asked
+        if last.fault is not None:
+            return last.fault.sentence
         return f"the provider failed: {last.failure} after {last.tries} {'try' if last.tries == 1 else 'tries'}"
 
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from keystone_action.gateway.answer_copy import READ_LIMIT, AnswerCopy, TooLong
 from keystone_action.gateway.conversation import Reply, Request
 from keystone_action.gateway.ledger import Refusal
-from keystone_action.gateway.providers.account_errors import reason_of_account
+from keystone_action.gateway.providers.faults import Fault, fault_of_error, page_instead, reason_of_account
 from keystone_action.gateway.routes import Route
 from keystone_action.gateway.secret_bytes import SecretBytes
 from keystone_action.gateway.upstreams import Client, answer_headers
@@ -21,11 +21,11 @@ _DECODED = {"", "identity", "gzip", "deflate"}
 
 
 class Lost(Exception):  # noqa: N818 - an outcome
-    """No answer came. why: in words without an address or a key."""
+    """No answer came. why: in words without an address or a key. fault: of the upstream, None for what may pass."""
 
-    def __init__(self, why: str) -> None:
+    def __init__(self, why: str, fault: Fault | None = None) -> None:
         super().__init__(why)
-        self.why = why
+        self.why, self.fault = why, fault
 
 
 class Source(Protocol):
@@ -63,6 +63,9 @@ class Relay:
         try:
             headers = upstream.headers(request.headers)
             async with self._client().stream(request.method, url, headers, body) as response:
+                is_page = response.headers.get("content-type", "").lower().lstrip().startswith("text/html")
+                if copy is not None and is_page and 200 <= response.status_code < 300:
+                    raise Lost("it answered with a page of HTML", page_instead(upstream, response.status_code))
                 await self._pass_answer(response, reply, copy)
                 return response.status_code
         except (httpx.LocalProtocolError, httpx.InvalidURL):
@@ -70,7 +73,7 @@ class Relay:
         except (httpx.HTTPError, httpx.StreamError, TooLong) as error:
             why = _why(error)
             if not reply.started:
-                raise Lost(why) from None
+                raise Lost(why, fault_of_error(upstream, error)) from None
             reply.is_cut = True
             if copy is not None:
                 copy.lost = why

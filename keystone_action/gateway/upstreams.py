@@ -49,19 +49,28 @@ _SHAPING = {b"x-goog-fieldmask", b"x-http-method-override", b"x-goog-user-projec
 """Headers by which an agent would get a part of an answer, or another one, or ask on another's account."""
 _CLEAN = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 """A value that an HTTP server passes on; others are left out."""
-_CONNECT_SECONDS = 30.0
+_CONNECT_SECONDS = 20.0
 SILENT_SECONDS = 600.0
 """How long a provider may think before its next byte: as long as its own clients wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One provider of a spec. base: its URL, as clients of that API are given it. key: "" = none is sent."""
+    """One provider of a spec. base: its URL, as clients of that API are given it. key: "" = none is sent. variable: of
+    our environment, where the key is from there."""
 
     name: str
     api: str
     base: str
     key: str = field(default="", repr=False)
+    variable: str = ""
+
+    @property
+    def key_in_words(self) -> str:
+        """What it may refuse."""
+        if not self.key:
+            return "a request without a key"
+        return f"the key in {self.variable}" if self.variable else "the key that gateway.providers has for it"
 
     def url(self, path: str, query: str) -> str:
         """Of a request for this path below the base. Credentials in the query are replaced, too."""

@@ -10,7 +10,7 @@ import json
 import shlex
 from typing import Any
 
-from keystone_action.scoring.results import CellResult, RunResult, SpecResult
+from keystone_action.scoring.results import ENDS_ALIKE, CellResult, RunResult, SpecResult
 
 MAX_PATHS = 3
 """Specs that are named one by one; of more, all that the run had are run again."""
@@ -24,6 +24,9 @@ def command_again(run: RunResult) -> str:
     if not run.specs:
         return ""
     bad = [spec for spec in run.specs if spec.verdict != "pass"] or list(run.specs)
+    lost = [cell for spec in bad for cell in spec.cells if cell.verdict != "pass"]
+    if lost and all((cell.error or "").endswith(ENDS_ALIKE) for cell in lost):
+        return ""
     # A path that begins with a dash would be an option.
     shown = [f"./{spec.path}" if spec.path.startswith("-") else spec.path for spec in bad]
     paths = dict.fromkeys(shown if len(bad) <= MAX_PATHS else [])

@@ -104,6 +104,10 @@ class TraceInfo:
     differs: Text = ""
 
 
+ENDS_ALIKE = "Another run would end alike."
+"""The last sentence of an error that no other run changes, such as a key that is refused."""
+
+
 @dataclass(frozen=True, slots=True)
 class CellResult:
     """One finished cell. composite is None exactly when the verdict is `error`; reason says in a sentence why it is

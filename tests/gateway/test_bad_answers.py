@@ -48,7 +48,10 @@ def test_an_error_passes_as_it_is_and_costs_nothing(status, headers, failure):
         (exchange,) = one.ledger.exchanges
         assert (exchange.status, exchange.failure, exchange.answer) == (status, failure, None)
         assert one.ledger.spent.all_tokens == 0
-        assert one.ledger.provider_failure() == (f"the provider failed: {failure} after 1 try" if failure else "")
+        told = f"the provider failed: {failure} after 1 try" if failure else ""
+        if failure in ("401", "402"):
+            told = f"anthropic refused the key that gateway.providers has for it ({failure}): no"
+        assert one.ledger.provider_failure() == told
 
 
 KEY_IS_NONE = {
@@ -81,7 +84,10 @@ def test_an_account_that_can_not_pay_is_not_the_agents_fault(status, body, failu
         one.ask()
         assert one.ask(body={**ASK, "next": True}).json() == body
         assert one.settled()[-1].failure == failure
-        assert one.ledger.provider_failure() == (f"the provider failed: {failure} after 1 try" if failure else "")
+        told = f"the provider failed: {failure} after 1 try" if failure else ""
+        if "API_KEY_INVALID" in failure:
+            told = f"anthropic refused the key that gateway.providers has for it (400): {KEY_IS_NONE['message']}"
+        assert one.ledger.provider_failure() == told
 
 
 @pytest.mark.parametrize("status", [401, 403])
@@ -91,7 +97,8 @@ def test_a_refusal_by_a_provider_that_answered_before_is_what_the_agent_asked_fo
         assert one.ask(body={**ASK, "next": True}).status_code == status
         assert one.ledger.provider_failure() == ""
         assert one.ask("/openai/v1/responses", {"model": "gpt-5"}).status_code == status
-        assert one.ledger.provider_failure() == f"the provider failed: {status} after 1 try", "another provider"
+        told = {401: "openai refused the key that gateway.providers has for it (401)"}
+        assert one.ledger.provider_failure() == told.get(status, f"the provider failed: {status} after 1 try")
 
 
 def test_retries_are_folded_into_one_request():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -91,10 +91,11 @@ def world(
     models: tuple[str, ...] = (),
     silent: float = 600,
     is_broken: bool = False,
+    others: Mapping[str, Upstream] | None = None,
     **settings: Any,
 ) -> Iterator[World]:
     """answers: of the provider. models: `gateway.models`. silent: seconds that it may think. is_broken: defects are
-    expected. settings: of the cell."""
+    expected. others: providers besides. settings: of the cell."""
     ledger, gateways, spent = Ledger(limits, models=models), Gateways(silent=silent), []
     gateways.start()
     try:
@@ -104,6 +105,7 @@ def world(
                 "anthropic": Upstream("anthropic", "anthropic", behind.url, REAL),
                 "openai": Upstream("openai", "openai", f"{behind.url}/v1", REAL),
                 "gemini": Upstream("gemini", "gemini", behind.url, REAL),
+                **(others or {}),
             }
             told = Settings(WORTHLESS, upstreams, ledger, on_spent=lambda: spent.append(True), **settings)
             opened = asyncio.run(gateways.open(told))

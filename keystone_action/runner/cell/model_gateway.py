@@ -14,6 +14,7 @@ from keystone_action.runner.cell.grading import ending, violation
 from keystone_action.runner.cell.known_agent import why_no_question
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.recordings import CellRecording
+from keystone_action.scoring.results import ENDS_ALIKE
 from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         address="127.0.0.1" if inside is None else inside.host_address,
         admits=(lambda _peer: True) if inside is None else inside.admits,
         on_spent=_ends_soon(under_way.budget_spent),
+        on_hopeless=_ends(under_way.budget_spent),
         # What is replayed costs nothing now.
         purse=under_way.run.spending if gateway.mode != "replay" else None,
         source=_of_providers if under_way.recording is None else under_way.recording.source,
@@ -100,6 +102,16 @@ def _needed(under_way: CellUnderWay, gateway: Gateway) -> list[str]:
             + ", ".join(gateway.provider_names)
         )
     return [name for name in found.values() if name is not None]
+
+
+def _ends(event: asyncio.Event) -> Callable[[], None]:
+    """For the gateway's thread: sets the event."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        loop.call_soon_threadsafe(event.set)
+
+    return end
 
 
 def _ends_soon(event: asyncio.Event) -> Callable[[], None]:
@@ -198,9 +210,15 @@ def require_provider(under_way: CellUnderWay) -> None:
     run = under_way.agent_run
     if under_way.gateway is None or run is None or run.stopped:
         return
+    if hopeless := under_way.gateway.ledger.faults.hopeless:
+        under_way.rerun = "never"
+        raise HarnessError(hopeless, help=ENDS_ALIKE)
     failed = run.exit_code != 0 or run.timed_out or bool(run.failure) or not run.output.strip()
     ledger = under_way.gateway.ledger
     if failed and (why := ledger.provider_failure()):
+        if ledger.fails_for_certain:
+            under_way.rerun = "never"
+            raise HarnessError(why, help=ENDS_ALIKE)
         # An agent that was told to do something has begun its work, and can provoke a provider's limits itself.
         provoked = bool(ledger.spent.tool_calls) or ledger.is_rate_limited
         under_way.rerun = "once" if provoked else "as_asked"
