@@ -70,7 +70,7 @@ def skipped(message: str, **details: Any) -> Outcome:
 
 
 def broken(message: str, *, log: str = "", **details: Any) -> Outcome:
-    """The check itself broke: the cell becomes `error`, never pass."""
+    """The check itself broke: the cell never passes, and is `error` unless it fails for certain."""
     return Outcome("error", None, message, details, log)
 
 
@@ -229,5 +229,5 @@ class Check(CheckModel):
         return ()
 
     async def evaluate(self, context: CheckContext) -> Outcome:  # noqa: ARG002
-        """Grade. Any exception that leaves here is the check's own fault: the cell becomes `error`."""
+        """Grade. Any exception that leaves here is the check's own fault, and makes it an error."""
         raise TypeError(f"{type(self).__name__} has no evaluate")
