@@ -46,6 +46,8 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
 def _run(words: Sequence[str], environ: Mapping[str, str]) -> int:
     try:
         return run(words, environ)
+    except KeyboardInterrupt:  # when the command line had ended already
+        return _CANCELLED
     except Exception as error:  # noqa: BLE001 - before the command line could take it: exit 1 would be a failed agent
         sys.stderr.write(f"keystone: internal error: {type(error).__name__}: {error}\n")
         return _BROKEN

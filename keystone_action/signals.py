@@ -280,6 +280,7 @@ def finish(code: int, *, cancelled: int = EXIT_CANCELLED) -> int:
     """
     if not _state.ours:
         return code
+    hold()
     block()
     code = cancelled if stop_signal() else code
     if _state.stuck or any(not one.daemon for one in threading.enumerate() if one is not threading.main_thread()):
