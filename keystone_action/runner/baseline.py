@@ -13,6 +13,7 @@ from keystone_action.scoring.baseline import Baseline, baseline_of
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document
 from keystone_action.scoring.results import RunResult
+from keystone_action.spec.loading.text_files import POINTER, POINTER_ADVICE, is_pointer
 
 FILE = "results.json"
 READ_LIMIT = 256 << 20
@@ -57,6 +58,8 @@ def _document(path: Path, what: str) -> dict[str, object]:
     except OSError as error:
         why = "it is a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
         raise UsageError(f"the {what} {path} can't be read: {why}", help=_HELP) from None
+    if is_pointer(content):
+        raise UsageError(f"the {what} {path} is {POINTER}", help=POINTER_ADVICE)
     try:
         document = json.loads(content)
     except (ValueError, RecursionError) as error:

@@ -20,6 +20,7 @@ from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import MINIMUM
 from keystone_action.spec.expressions import ExpressionError, interpolate, leaves, references
 from keystone_action.spec.limits import HIDDEN_VARIABLES
+from keystone_action.spec.loading.text_files import POINTER, POINTER_ADVICE, is_pointer
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.loader import LoadedSpec
@@ -168,6 +169,8 @@ def _from_file(path: str, environ: Mapping[str, str], directory: Path) -> str:
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name can't be used"
         raise _Unresolved(f"the file {path} can't be read: {why}", remedy) from None
+    if is_pointer(content):
+        raise _Unresolved(f"the file {path} is {POINTER}", f"{POINTER_ADVICE.capitalize()}.")
     return _text(content, f"the file {path}", remedy)
 
 

@@ -264,6 +264,20 @@ def test_a_file_that_git_lfs_did_not_fetch_is_never_the_agents_fault(tmp_path, c
         assert "`lfs: true`" in told
 
 
+def test_other_files_that_git_lfs_did_not_fetch_are_named_as_that(tmp_path):
+    (tmp_path / "recordings" / "small").mkdir(parents=True)
+    for name in ("token", "base.json", "recordings/small/small.r0.jsonl"):
+        (tmp_path / name).write_text(POINTER)
+    text = spec("{type: command, command: 'true'}", "{type: file_absent, path: a}")
+    secret = run_spec(tmp_path, f"{text}secrets: [{{name: TOKEN, source: 'file:token'}}]\n")
+    assert (secret.code, "the file token is a pointer of Git LFS" in secret.err + secret.out) == (3, True), secret.err
+    (tmp_path / "keystone.yaml").write_text(text)
+    for words, code in ((("--baseline", "base.json"), 2), (("--gateway", "replay", "--output", "other"), 3)):
+        called = keystone("run", *words, directory=tmp_path)
+        assert called.code == code, called.err
+        assert "a pointer of Git LFS, not the file itself" in called.out + called.err
+
+
 def test_a_pointer_in_the_workspace_is_the_agents(tmp_path):
     """What the agent works on may be what it is; a text that only begins like a pointer is one."""
     (tmp_path / "app").mkdir()

@@ -27,6 +27,7 @@ from keystone_action.gateway.recordings.recording import (
 from keystone_action.gateway.recordings.request_key import Keys
 from keystone_action.gateway.recordings.walking import DEPTH_LIMIT, is_too_deep
 from keystone_action.spec.limits import MOST_COUNTED
+from keystone_action.spec.loading.text_files import POINTER, POINTER_ADVICE, is_pointer
 
 TEXT_LIMIT = 300
 """Characters of each text in the first line."""
@@ -99,6 +100,8 @@ class _Reader:
     def recording(self, spec_id: str | None, ignore: Sequence[str]) -> Recording:
         if not self._content:
             self._refuse("a recording", "an empty file")
+        if is_pointer(self._content):
+            raise RecordingError(f"{self._path}: expected a recording, found {POINTER}", help=POINTER_ADVICE)
         first, *others = _lines(self._content)
         header = self._header(self._object(first, whole=bool(others)), spec_id)
         entries = self._entries(others, header["lines"], ignore)

@@ -84,12 +84,13 @@ def is_pointer(content: bytes) -> bool:
 
 POINTER_BYTES = 1024
 """Git LFS takes no larger file for a pointer."""
+POINTER = "a pointer of Git LFS, not the file itself"
+POINTER_ADVICE = "fetch it with `git lfs pull`; in a workflow, give actions/checkout `lfs: true`"
 
 
 def pointer_error(name: str) -> SpecError:
     """Of a file that was not fetched."""
-    advice = "fetch it with `git lfs pull`; in a workflow, give actions/checkout `lfs: true`"
-    return _whole_file(name, "this is a pointer of Git LFS, not the file itself", advice)
+    return _whole_file(name, f"this is {POINTER}", POINTER_ADVICE)
 
 
 def decode(content: bytes, name: str) -> str:
