@@ -44,7 +44,7 @@ ROOMS = {
         "invariants",
         "scoring",
     },
-    "gate": {"spec", "files", "scoring", "runner"},
+    "gate": {"spec", "files", "agents", "scoring", "runner"},
     "report": {"scoring", "evidence"},
     "github": {"spec", "files", "scoring", "report", "gate"},
 }

@@ -17,6 +17,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree
 from keystone_action.files.temporary import process_directory
 from keystone_action.gate.named_files import paths_in_source
+from keystone_action.gate.steering import steering_paths
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import enclosing_root
 from keystone_action.spec.loading.yaml_loader import parse
@@ -164,6 +165,8 @@ class BaseFiles:
             return
         if key in _ONLY_FOLDERS and resolved not in self.tree.entries:
             (self.top / resolved).mkdir(parents=True, exist_ok=True)
+            if key == "workspace":
+                yield from steering_paths(self.tree.below(resolved), resolved)
         elif resolved in self.tree.entries:
             yield from {place, resolved} & self.tree.entries.keys()
         elif "{{" not in text or place not in ("", start):

@@ -28,6 +28,7 @@ from keystone_action.gate.named_files import (
     shown_files,
 )
 from keystone_action.gate.spec_changes import first_sentences, spec_findings
+from keystone_action.gate.steering import steering_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
 from keystone_action.runner.specs import load_paths, load_specs, pointers_named
@@ -297,6 +298,7 @@ def _differences(before: _Side, there: str, after: _Side, here: str) -> _Said:
         *submodules,
         *file_finding("changed files", files),
         *file_finding("changed files in resources.readable, always the checkout's own", readable),
+        *steering_findings(old, new),
     ]
     if not meant and not same_text:
         meant = [Finding(Level.NONE, "only its text changed, not what it means")]

@@ -1,5 +1,5 @@
-"""A provider that refuses our key, can't be paid or can't be reached: no agent can do better, so one that tries again is
-ended (contract, 5.6 "Fault")."""
+"""A provider that refuses our key, can't be paid or can't be reached: no agent can do better, so one that tries again
+is ended (contract, 5.6 "Fault")."""
 
 from __future__ import annotations
 
