@@ -173,6 +173,7 @@ class ProcessSandboxes:
             sentences.append("nothing isolates the agent: it can read and write all that we can")
         elif not self._landlock_abi:
             sentences.append("what every user of this machine may read (often the checkout too), the agent may read")
+            sentences.append("the agent can hand open folders to agents that run at the same time")
         if self._landlock_abi and self._landlock_abi < _WITH_SCOPES:
             sentences.append("the agent can connect to abstract Unix sockets of other processes")
             if not self._users:
