@@ -186,7 +186,10 @@ class _Call:
         self.is_legacy = is_legacy
         self.name = self.id = ""
         self.written = self.begins_again = False
-        self._may_end = self._is_text = False
+        self._is_text = False
+        self._is_open: bool | None = True
+        """None where its last piece may have ended it and nobody has looked yet: a look at each piece would cost too
+        much."""
 
     def add(self, told: Mapping[str, Any]) -> None:
         """Its next piece."""
@@ -216,11 +219,13 @@ class _Call:
                 append(made, field, _text(piece))
             if piece:
                 self.begins_again = self.begins_again or (self.written and begins_again(_text(piece)))
-                self.written, self._may_end = True, _text(piece).rstrip().endswith("}")
+                self.written, self._is_open = True, None if _text(piece).rstrip().endswith("}") else True
 
     def is_open(self) -> bool:
         """Whether its arguments may go on: they are not a whole object."""
-        return self._is_text or not self._may_end or not json_objects(_made(settled(self.fields))[1])
+        if self._is_open is None:
+            self._is_open = self._is_text or not json_objects(_made(settled(self.fields))[1])
+        return self._is_open
 
     def documents(self) -> list[Any]:
         """It, and as many further ones as its arguments begin again."""
