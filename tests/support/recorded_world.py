@@ -45,7 +45,7 @@ class Replayed:
 @contextmanager
 def recorded(*answers: Answer, ignore: tuple[str, ...] = (), **settings: Any) -> Iterator[Recorded]:
     """answers: of the provider."""
-    requests, made = Requests(Sameness((), ignore)), []
+    requests, made = Requests(Sameness(ignore=ignore)), []
     requests.begin(Names(HERE))
 
     def source(providers: Any) -> Any:
@@ -61,7 +61,7 @@ def replayed(
     recording: Recording, match: Literal["content", "turn"] = "content", ignore: tuple[str, ...] = (), **settings: Any
 ) -> Iterator[Replayed]:
     """Nobody asks a provider: that fails the test."""
-    requests = Requests(Sameness((), ignore))
+    requests = Requests(Sameness(ignore=ignore))
     requests.begin(Names(THERE))
     replay = Replay(recording, match, requests, "spec.r0.jsonl")
     with world(source=lambda _: replay, **settings) as one:
