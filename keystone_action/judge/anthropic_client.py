@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.judge.client import ANSWER_SCHEMA, CallFailed, JudgeReply, Question, Stop, status_failure, tokens
+from keystone_action.judge.client import (
+    ANSWER_SCHEMA,
+    CallFailed,
+    JudgeReply,
+    Question,
+    Stop,
+    connection_failure,
+    status_failure,
+    tokens,
+)
 
 if TYPE_CHECKING:
     from anthropic import APIStatusError
@@ -61,8 +70,7 @@ class AnthropicClient:
         except anthropic.APITimeoutError:
             raise CallFailed(f"{self._host} did not answer in time", transient=True) from None
         except anthropic.APIConnectionError as error:
-            cause = type(error.__cause__).__name__ if error.__cause__ else "no connection"
-            raise CallFailed(f"{self._host} can't be reached ({cause})", transient=True) from None
+            raise connection_failure(self._host, error) from None
         except (anthropic.AnthropicError, ValueError) as error:
             raise CallFailed(f"{self._host} gave an answer that can't be read: {error}", transient=True) from None
         return _read(body, content_type, self._host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,6 +96,23 @@ def status_failure(
         return CallFailed(f"{host} {what} ({status}){said}", transient=True, retry_after=_retry_after(headers))
     refuses = _refused_feature(message, sent) if status in (400, 422) else None
     return CallFailed(f"{host} refused the request ({status}){said}", refuses=refuses)
+
+
+def connection_failure(host: str, error: BaseException) -> CallFailed:
+    """No answer came. A certificate that is not trusted, and a proxy that refuses, are the same in every try."""
+    cause: BaseException | None = error
+    for _ in range(10):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            why = getattr(cause, "verify_message", "") or "it could not be verified"
+            return CallFailed(
+                f"the certificate of {host} is not trusted: {why} "
+                "(SSL_CERT_FILE names a file with the certificates of a company's own authority)"
+            )
+        if type(cause).__name__ == "ProxyError":
+            return CallFailed(f"the proxy on the way to {host} refused: {str(cause)[:300] or 'no reason given'}")
+        cause = None if cause is None else cause.__cause__ or cause.__context__
+    reason = error if error.__cause__ is None or not type(error).__name__.startswith("API") else error.__cause__
+    return CallFailed(f"{host} can't be reached ({type(reason).__name__})", transient=True)
 
 
 def _refused_feature(message: str, sent: Question) -> Feature | None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from keystone_action.judge.client import ANSWER_SCHEMA, CallFailed, JudgeReply, Question, Stop, status_failure, tokens
+from keystone_action.judge.client import (
+    ANSWER_SCHEMA,
+    CallFailed,
+    JudgeReply,
+    Question,
+    Stop,
+    connection_failure,
+    status_failure,
+    tokens,
+)
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -32,7 +41,7 @@ class OpenAIClient:
         except httpx.TimeoutException:
             raise CallFailed(f"{host} did not answer in time", transient=True) from None
         except (httpx.HTTPError, ValueError) as error:
-            raise CallFailed(f"{host} can't be reached ({type(error).__name__})", transient=True) from None
+            raise connection_failure(host, error) from None
         try:
             document: Any = json.loads(response.content)
         except (ValueError, RecursionError):
