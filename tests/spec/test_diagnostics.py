@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import unicodedata
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.diagnostics import SHOWN_AT_MOST, Diagnostic, SpecError, nearest, show, visible
+from keystone_action.spec.loading.diagnostics import (
+    SHOWN_AT_MOST,
+    Diagnostic,
+    SpecError,
+    nearest,
+    show,
+    slip_of,
+    visible,
+)
 
 
 def test_everything_there_is_to_say() -> None:
@@ -88,3 +97,25 @@ def test_values_in_the_words_of_yaml() -> None:
 def test_the_nearest_word_ignores_case_and_dashes() -> None:
     assert nearest("HTTP-mock", ["http_mock", "postgres"]) == "http_mock"
     assert nearest("zzz", ["http_mock"]) == ""
+
+
+@pytest.mark.parametrize(
+    ("word", "meant"),
+    [
+        ("mehtod", "method"),
+        ("methd", "method"),
+        ("metthod", "method"),
+        ("methof", "method"),
+        ("METHOD", "method"),
+        ("method", ""),
+        ("mehtdo", ""),
+        ("mthd", ""),
+        ("patx", "path"),
+        ("z", ""),
+        ("cwd", ""),
+        ("level2", ""),
+        ("", ""),
+    ],
+)
+def test_a_slip_is_one_letter_or_two_that_changed_places(word: str, meant: str) -> None:
+    assert slip_of(word, ["method", "path", "x", "cmd", "level1"]) == meant

@@ -124,15 +124,6 @@ def test_a_filter_that_leaves_nothing(write: Write) -> None:
         read_dataset(Dataset(path="c.jsonl", filter_tags=["z"]), path, "c.jsonl")
 
 
-def test_a_tag_that_looks_misspelt_leaves_no_record_out_unsaid(write: Write) -> None:
-    path = write(JSONL, "c.jsonl")
-    (found,) = read_dataset(Dataset(path="c.jsonl", filter_tags=["y", "other"]), path, "c.jsonl")
-    assert found.id == "a"
-    long = write(JSONL.replace('"y"', '"refund"'), "d.jsonl")
-    with pytest.raises(SpecError, match=r"d.jsonl:1:1: no record has the tag 'refnud', did you mean 'refund'\?"):
-        read_dataset(Dataset(path="d.jsonl", filter_tags=["x", "refnud"]), long, "d.jsonl")
-
-
 def test_ids_are_made_safe_and_the_record_keeps_its_own(write: Write) -> None:
     path = write('{"id": "HumanEval/12"}\n{"id": 7}\n{"id": 8.0}\n', "c.jsonl")
     scenarios = read_dataset(Dataset(path="c.jsonl"), path, "c.jsonl")

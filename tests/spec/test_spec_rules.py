@@ -288,3 +288,20 @@ def test_images_of_databases_are_recognised(image: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["sandbox-api", "local", "localhost-2", "ip6"])
 def test_a_service_may_have_a_name_like_one_that_is_taken(load_text: Load, name: str) -> None:
     assert load_text(f"{HEAD}services: [{{name: {name}, type: http_mock}}]\n{CHECKS}").spec.services[0].name == name
+
+
+@pytest.mark.parametrize(
+    "include",
+    [
+        "[{model: 1, mode: fast}]",
+        "[{mode: fast}]",
+        "[{model: 1, effort: high}]",
+        "[{b: 1}]",
+        "[{level2: 1}]",
+    ],
+)
+def test_a_further_parameter_is_not_a_misspelt_one(load_text: Load, include: str) -> None:
+    """One beside the one that it is like, one that an expression uses, and those that are not like it."""
+    uses = "setup: {env: {MODE: '{{ params.mode }}'}}\n" if include == "[{mode: fast}]" else ""
+    matrix = "{model: [1], a: [1], level1: [1]}"
+    assert load_text(HEAD + f"parallelism: {{matrix: {matrix}, include: {include}}}\n{uses}" + CHECKS).spec

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show, slip_of
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show
 from keystone_action.spec.loading.text_files import read_text
 from keystone_action.spec.loading.yaml_loader import Source, construct, parse
 from keystone_action.spec.models.experiment import Dataset
@@ -42,7 +42,6 @@ def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
     scenarios: list[Scenario] = []
     first: dict[str, int] = {}
     kept = 0
-    known: dict[str, None] = {}
     for number, row in enumerate(_rows(path, source), start=1):
         try:
             scenario = _scenario(row, number, source)
@@ -55,15 +54,10 @@ def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
             if len(problems) >= MAX_PROBLEMS:
                 break
             continue
-        known.update(dict.fromkeys(scenario.tags))
         wanted = not dataset.filter_tags or not set(dataset.filter_tags).isdisjoint(scenario.tags)
         if wanted and (dataset.limit is None or kept < dataset.limit):
             scenarios.append(scenario)
             kept += 1
-    for tag in dataset.filter_tags:
-        if meant := slip_of(tag, known):
-            # Records of the tag that is meant would be left out, and nobody would miss them.
-            problems.append(Diagnostic(name, 1, 1, f"no record has the tag {show(tag)}", suggestion=meant))
     if problems:
         raise SpecError(problems)
     if not scenarios:

@@ -21,6 +21,7 @@ _LINE_WIDTH = 120
 _ALIKE = 0.65
 """The share of their letters that two words must have in common, in order, for one to be a slip of the other: one wrong
 letter in three (`rnu`, `run`), not two in five (`image`, `usage`)."""
+_LETTERS = 4
 _TABS = str.maketrans("\t", " ")
 # Control characters (ANSI sequences begin with one), line separators, and everything that reorders or hides text.
 _HIDDEN = re.compile(
@@ -151,18 +152,23 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 def slip_of(word: str, known: Iterable[str]) -> str:
     """The known word that this one is with one letter changed, missing or added, or two neighbouring letters swapped,
-    whatever the case: `mehtod` is `method`. Empty when there is none, or when the word itself is known."""
+    whatever the case: `mehtod` is `method`. Empty when there is none, or when the word itself is known. Words of less
+    than four letters are too much alike for that, and numbers in words are no letters: `level2` is not `level1`."""
     words = list(known)
     return "" if word in words else next((one for one in words if _is_slip(word.lower(), one.lower())), "")
 
 
 def _is_slip(word: str, meant: str) -> bool:
-    if abs(len(word) - len(meant)) > 1:
+    if len(meant) < _LETTERS or abs(len(word) - len(meant)) > 1 or _digits(word) != _digits(meant):
         return False
     start = next((at for at, (a, b) in enumerate(zip(word, meant, strict=False)) if a != b), min(len(word), len(meant)))
     one, other = word[start:], meant[start:]
     is_swap = len(one) > 1 and one[:2] == other[1::-1] and one[2:] == other[2:]
     return is_swap or one[1:] == other[1:] or one[1:] == other or one == other[1:]
+
+
+def _digits(word: str) -> str:
+    return "".join(filter(str.isdigit, word))
 
 
 def _fold(word: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.diagnostics import nearest, show, slip_of
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
@@ -167,7 +168,9 @@ def _matrix(scope: Scope) -> Iterator[Problem]:
         if not entry:
             yield Problem(("parallelism", "include", index), "an empty entry adds nothing", expected="names and values")
         for name in entry:
-            if meant := slip_of(name, known):
+            meant = slip_of(name, known)
+            is_used = any(f"params.{name}" in leaf.value for leaf in leaves(scope.spec)) if meant else False
+            if meant and meant not in entry and not is_used:
                 # As a parameter of its own it would fit every combination, and add to all of them.
                 message = f"'{name}' is not in the matrix"
                 yield Problem(("parallelism", "include", index, name), message, suggestion=meant, on_key=True)
