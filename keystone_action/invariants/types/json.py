@@ -80,8 +80,9 @@ class Json(Check):
     """Passes when a JSON document that the agent left fits a schema and has the expected values.
 
     Give `path` or `input_from`, and what must hold: `schema`, `values` or both; with neither it is enough that the
-    document is JSON. Values keep their types: numbers compare by value and never with text. What is missing, no UTF-8,
-    no JSON, has a key twice, is above 8 MiB or nested deeper than 100 levels fails. Score 1 when all holds, else 0.
+    document is JSON. A byte order mark in front of it is passed over. Values keep their types: numbers compare by value
+    and never with text. What is missing, no UTF-8, no JSON, has a key twice, is above 8 MiB or nested deeper than 100
+    levels fails. Score 1 when all holds, else 0.
     """
 
     type_name: ClassVar[str] = "json"
