@@ -74,6 +74,8 @@ async def _run(name: str, invariant: Invariant, copies: Copies, following: Seque
             # `{{ workspace }}` is where this very check runs: a copy, for those that execute.
             check = under_way.fill(check, workspace=str(context.copy_path))
             outcome = await _evaluate(check, context, timeout)
+            if outcome.status == "pass" and context.others_can_write:
+                outcome = failed(f"{context.others_can_write}.", log=outcome.log)
             if problem := await _broken_service(check, under_way):
                 outcome = broken(problem, log=outcome.log or outcome.message)
     finally:

@@ -213,6 +213,14 @@ class Context:
         under_way.admit(sandbox)
         return HostWorld(sandbox, area / "given", checkout, await under_way.provider.host_python())
 
+    @property
+    def others_can_write(self) -> str:
+        """Which file of a fresh copy, such as a report, a process outside of its sandbox can still write; else empty.
+        In a container none can."""
+        if self.under_way.image is not None or self.check.run_phase != "fresh_copy":
+            return ""
+        return next((sandbox.loss for sandbox in self._own if sandbox.loss), "")
+
     async def close(self) -> None:
         """End its sandboxes, and remove what they were given."""
         for sandbox in self._own:
