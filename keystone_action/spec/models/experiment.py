@@ -60,8 +60,9 @@ class Dataset(StrictModel):
     """
 
     path: Annotated[str, AuthorPath("file")]
-    """The file, relative to the spec. Its name ends in `.jsonl`, `.ndjson`, `.csv`, `.json`, `.yaml` or `.yml`. A
-    record that is malformed refuses the spec, with its line.
+    """The file, relative to the spec. Its name ends in `.jsonl`, `.ndjson`, `.csv` (columns separated by commas),
+    `.json`, `.yaml` or `.yml`. A record that is malformed, or lacks a field that the spec uses, refuses the spec, with
+    its line.
 
     Example: `cases.jsonl`
     """
