@@ -212,4 +212,4 @@ def test_nothing_in_the_repository_names_this_machine():
 
 def test_files_stay_readable():
     for path in Path(ROOT / "keystone_action").rglob("*.py"):
-        assert len(path.read_text("utf-8").splitlines()) <= 400, path
+        assert len(path.read_text("utf-8").splitlines()) <= 450, path
