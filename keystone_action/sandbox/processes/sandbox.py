@@ -108,8 +108,15 @@ class ProcessSandbox:
             **environment,
         }
 
+    def _enter_areas(self) -> None:
+        """Another sandbox of the cell may have been in there since."""
+        if self._lease and not self._closed:
+            for area in self._areas:
+                trees.admit_only(self._lease.uid, area)
+
     def which(self, program: str, search_path: str | None = None) -> str | None:
         """See `Sandbox.which`. A program with a slash is looked up from the workspace."""
+        self._enter_areas()  # a program of the workspace may be looked for
         path = self.environment["PATH"] if search_path is None else search_path
         places = [""] if "/" in program else path.split(":")
         found = (self.workspace / place / program for place in places)
@@ -167,9 +174,7 @@ class ProcessSandbox:
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
-        if self._lease:
-            for area in self._areas:  # another sandbox of the cell may have been in there since
-                trees.admit_only(self._lease.uid, area)
+        self._enter_areas()
         with contextlib.ExitStack() as ours:
             passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]
             ours.callback(os.close, passed[0])
