@@ -12,8 +12,8 @@ from support.model_agents import behind, run, says, spec_of
 from support.model_server import ModelServer, Reply, answer
 
 ONE_REQUEST = "ask([user('go on')]); print('done')"
-DEAR = says("done", tokens=(100_000, 0))
-"""Half a dollar."""
+DEAR = says("done", tokens=(99_995, 1))
+"""Half a dollar: five dollars for a million tokens that are asked, and twenty-five for those of the answer."""
 REPLICAS = {"replicas": 3, "max_concurrency": 1}
 SAID = {"output": "done", "tool_calls": [], "token_usage": {"input_tokens": 5, "cost_usd": 0.3}}
 TELLS = f"print({json.dumps(json.dumps(SAID))})"
@@ -62,7 +62,7 @@ def test_a_model_without_a_price_is_refused_under_it(tmp_path: Path) -> None:
 
 
 def test_a_resumed_run_has_spent_what_it_spent_before(tmp_path: Path) -> None:
-    with behind(says("done", tokens=(60_000, 0))) as (_, environ):
+    with behind(says("done", tokens=(59_995, 1))) as (_, environ):
         called = run(tmp_path, spec_of(ONE_REQUEST, parallelism=REPLICAS), environ, "--max-cost-usd", "0.50")
         assert [cell["verdict"] for cell in called.cells] == ["pass", "pass", "error"]
         again = resume(tmp_path, "0.60", environ)

@@ -20,7 +20,7 @@ TESTED: dict[str, Any] = {
 CLAIMED = {"type": "tool_use", "id": "toolu_9", "name": "Bash", "input": {"command": "pytest"}}
 TRANSCRIPT = f"""
 print(json.dumps({{"type": "assistant", "message": {{"id": "m1", "role": "assistant", "content": [{CLAIMED}]}}}}))
-usage = {{"input_tokens": 1, "output_tokens": 1}}
+usage = {{"input_tokens": 2, "output_tokens": 2}}
 print(json.dumps({{"type": "result", "subtype": "success", "result": "done", "usage": usage, "total_cost_usd": 0}}))
 """
 CLAUDE = {"trace": {"format": "claude", "stdout": True}}
@@ -37,7 +37,7 @@ def test_a_false_transcript_earns_nothing(tmp_path: Path) -> None:
     assert cell["trace"]["source"] == "gateway"
     said = "\n".join(cell["notices"])
     assert "the agent's own transcript tells of 1 call of tools, and models asked for 0: those count" in said
-    assert "the agent's own transcript tells of 1 input tokens, not of the 100,000 that passed" in said
+    assert "the agent's own transcript tells of 2 input tokens, not of the 100,000 that passed" in said
 
 
 @hostile("models", "tells of a cost that it never had", held_by="beside a gateway its word on money is nothing")
@@ -165,7 +165,7 @@ open("trace.jsonl", "w").write("a file of the task's own")
 ask([user("do it"), {{"role": "assistant", "content": first["content"]}}, result("toolu_9", "3 passed")])
 {TRANSCRIPT}
 """
-    answers = calls(("toolu_9", "Bash", {"command": "pytest"}), tokens=(1, 1)), says("done", tokens=(0, 0))
+    answers = calls(("toolu_9", "Bash", {"command": "pytest"}), tokens=(1, 1)), says("done", tokens=(1, 1))
     with behind(*answers) as (_, environ):
         called = run(tmp_path, spec_of(script, agent=CLAUDE, invariants=TESTED), environ)
     assert called.code == 0, called.err + called.out

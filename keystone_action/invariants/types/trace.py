@@ -72,7 +72,8 @@ class TraceCheck(Check):
     Give at least one field. Each matcher, each kind of tool and each of the other fields is one assertion; the score is
     the share of assertions that hold, and it passes when all do. What the trace does not tell leaves the score and is
     named. Without a trace the check is skipped; a trace that was declared and is missing or malformed fails. Where an
-    answer's calls can be read in two ways, the check is an error, unless a forbidden tool was called in either reading.
+    answer's calls can be read in two ways, or the agent tells of calls that did not pass the gateway, the check is an
+    error, unless it fails whatever is true: a forbidden tool was called in either reading, a required one in neither.
     """
 
     type_name: ClassVar[str] = "trace"
@@ -145,8 +146,10 @@ class TraceCheck(Check):
             return failed(f"{spending.problem}.")
         assertions = [*self._about_tools(evidence, trace), *self._about_limits(evidence, trace)]
         about_calls = (self.require_tools, self.forbid_tools, self.order, self.max_tool_calls)
-        is_called = any(one.holds is False for one in assertions if one.what.startswith("forbid_tools"))
-        if trace.calls_unsure and not is_called and any(one not in (None, False) for one in about_calls):
+        # The calls of both readings are there, so one of a tool that is missing among them was not seen in either.
+        certain = ("forbid_tools", "require_tools")
+        is_certain = any(one.holds is False for one in assertions if one.what.startswith(certain))
+        if trace.calls_unsure and not is_certain and any(one not in (None, False) for one in about_calls):
             return broken(f"The trace is {trace.calls_unsure}.")
         if self.require_no_denied:
             assertions.append(_none_denied(trace))
