@@ -332,8 +332,11 @@ def test_a_replay_gives_out_no_secret_that_the_agent_was_never_given(tmp_path: P
     assert secret not in json.dumps(again.cells)
 
 
-@pytest.mark.parametrize("status", [401, 529])
-def test_a_run_whose_provider_failed_replaces_no_recording(tmp_path: Path, status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "why"),
+    [(401, "anthropic refused the key in ANTHROPIC_API_KEY (401)"), (529, "the provider failed: 529 after 1 try")],
+)
+def test_a_run_whose_provider_failed_replaces_no_recording(tmp_path: Path, status: int, why: str) -> None:
     assert record(tmp_path).code == 0
     before = recording(tmp_path).read_bytes()
     (tmp_path / "out").rename(tmp_path / "out-before")
@@ -342,7 +345,7 @@ def test_a_run_whose_provider_failed_replaces_no_recording(tmp_path: Path, statu
         called = run(tmp_path, spec_of(script), environ, "--gateway", "record")
     (cell,) = called.cells
     assert (called.code, cell["verdict"]) == (3, "error")
-    assert f"nothing was recorded: the provider failed: {status} after 1 try" in cell["error"]
+    assert f"nothing was recorded: {why}" in cell["error"]
     assert recording(tmp_path).read_bytes() == before
 
 

@@ -157,7 +157,8 @@ for body in (secret, json.dumps({"key": secret}), "0123456789" * 19 + secret):
         secrets=["SECRET"],
         services=[{"name": "api", "type": "http_mock", "record": True}],
     )
-    assert called.code == 3, called.out + called.err
+    # That one of five checks broke does not make the others' failure doubtful.
+    assert called.code == 1, called.out + called.err
     assert statuses(called) == {"says": "fail", "prints": "fail", "body": "fail", "query": "fail", "breaks": "error"}
     names = [path.name for path in called.output.rglob("*")]
     assert not [name for name in names if "canary" in name]

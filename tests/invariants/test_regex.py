@@ -166,7 +166,7 @@ def test_a_diff_that_does_not_show_all_is_not_judged(tmp_path: Path) -> None:
         return f"{outcome.status}: {outcome.message}"
 
     assert write(1000).startswith("pass: ")
-    assert write(2_000_000).startswith("fail: the diff does not show all that changed: a: 2,000,000 bytes")
+    assert write(2_000_000).startswith("fail: the diff does not show all that changed: a: added, 2,000,000 bytes")
 
 
 @pytest.mark.parametrize(("word", "status"), [("hunter2", "fail"), ("", "pass")])
