@@ -209,8 +209,8 @@ def test_setup_that_fails_is_exit_3(tmp_path: Path) -> None:
 
 
 def test_claude_code_by_its_own_transcript(tmp_path: Path) -> None:
-    """A stand-in asks once and prints a real transcript: what the model asked for is graded, and the last words of the
-    transcript are the answer."""
+    """A stand-in asks once and prints a real transcript, whose calls are those that the model asked for: these are
+    graded, and the last words of the transcript are the answer."""
     transcript = (ROOT / "tests/data/traces/claude-code-2.1.197.jsonl").read_text("utf-8")
     program = '#!/bin/sh\ncat > prompt.txt\nprintf "%s " "$@" > arguments.txt\npython3 ask.py && cat transcript.jsonl\n'
     asks = CLIENT + 'ask([user("do it")])\n'
@@ -226,7 +226,10 @@ def test_claude_code_by_its_own_transcript(tmp_path: Path) -> None:
         matrix={"harnesses": ["claude-code", "claude-code-stream"], "models": ["good"]},
     )
     (tmp_path / "source" / "bin" / "claude").chmod(0o755)
-    with behind(calls(("toolu_1", "Bash", {"command": "ls"}))) as (_, environ):
+    told = [json.loads(line) for line in transcript.splitlines()]
+    parts = [part for one in told if one.get("type") == "assistant" for part in one["message"]["content"]]
+    asked = [(part["id"], part["name"], part["input"]) for part in parts if part["type"] == "tool_use"]
+    with behind(calls(*asked)) as (_, environ):
         called = run_case(tmp_path, environ=environ)
     assert called.code == 0, called.out + called.err
     result = next(json.loads(line)["result"] for line in transcript.splitlines() if '"type":"result"' in line)
