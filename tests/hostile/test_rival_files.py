@@ -80,6 +80,10 @@ AT_THE_ROOT = {
     },
 }
 IN_A_FOLDER = {
+    "a comment that is code": {
+        "tests/__init__.py": "# coding: utf-7\n#+AAo-__path__ = ['other']+AAo-\n",
+        "other/test_solution.py": PASSES,
+    },
     "a module in place of the folder": {
         "tests.py": "import sys\n__path__ = ['other']\n",
         "other/test_solution.py": PASSES,
@@ -124,11 +128,15 @@ def test_nothing_stands_for_the_folder_of_a_hidden_test(world: World, runner: st
 @honest(FAMILY, "a package beside a hidden test")
 @honest(FAMILY, "a module or package for the folder of a hidden test")
 def test_packages_and_tests_of_the_agents_own_stay(world: World, runner: str, place: str) -> None:
-    """And so do folders without a module in them, under any name. `discover -t .` needs the author's `__init__.py`."""
-    world.given({"tests/__init__.py": ""} if runner == "discover" else {})
+    """And so do folders without a module in them, under any name, and an `__init__.py` without code."""
     world.left({"solution.py": "from helpers.sums import add\n", "helpers/__init__.py": "", "helpers/sums.py": RIGHT})
     world.left(
-        {"test_mine.py": PASSES, "test_solution/data.txt": "1", "tests/__init__.py": "", "tests/test_own.py": ""}
+        {
+            "test_mine.py": PASSES,
+            "test_solution/data.txt": "1",
+            "tests/__init__.py": "# mine\n",
+            "tests/test_own.py": "",
+        }
     )
     outcome = world.grade(check(runner, place))
     assert (outcome.status, outcome.score) == ("pass", 1.0), outcome.message

@@ -47,6 +47,8 @@ _ANYWHERE = (
 )  # fmt: skip
 _FOLDERS = re.compile(r"sitecustomize|usercustomize|.*\.(dist|egg)-info", re.IGNORECASE | re.DOTALL)
 """Names of folders in which the patterns above protect a file: a link of such a name leads to a file of any path."""
+_COMMENT_BYTES = 1 << 16
+_NO_CODE = re.compile(rb"[ \t\f]*(#.*)?")
 _AT_THE_ROOT = ("pytest", "_pytest", "pluggy", "iniconfig", "unittest")
 """Modules that `python3 -m pytest` and `-m unittest` would take from the workspace instead of their own."""
 PROTECTED = (
@@ -228,7 +230,12 @@ def _prepare(
         planted = rule.find_planted(changes, injected) if rule is not None else []
         if rule is not None:
             others = [change for change in changes if change.path not in done]
-            taken_away = held.rivals(others, context.evidence.before, rule.exempts)
+            found = held.rivals(others, context.evidence.before, rule.exempts)
+            taken_away = {
+                path: instead_of
+                for path, instead_of in found.items()
+                if not (instead_of.endswith("/") and _says_nothing(workspace, path))
+            }
         planted_or_rival = [*planted, *(change for change in changes if change.path in taken_away)]
         take_back(workspace, originals, planted_or_rival, ("**",))
         for place, content in injected.items():
@@ -263,6 +270,18 @@ def _held(before: Mapping[str, FileState], injected: Collection[str], protected:
     is_protected = matcher([pattern.rstrip("/") for pattern in protected], dot=True, inside=True)
     authors = {path for path, state in before.items() if state.kind == "file" and is_protected(path)}
     return Held.of({*authors, *injected})
+
+
+def _says_nothing(workspace: Path, path: str) -> bool:
+    """Whether a file only makes a package of its folder: an `__init__.py` without code, as agents leave it beside tests
+    of their own. A command of the author's may need it (`unittest discover -s tests -t .`). In another encoding a
+    comment could hold code."""
+    try:
+        lines = read_inside(workspace, path, limit=_COMMENT_BYTES).splitlines()
+    except PathProblem:
+        return False
+    is_source = PurePosixPath(path).name == "__init__.py"
+    return is_source and all(_NO_CODE.fullmatch(line) and b"coding" not in line for line in lines)
 
 
 def _with_pytest(originals: Path | None, search_path: str | None, workspace: str) -> list[str]:

@@ -55,9 +55,9 @@ class Tests(Check):
 
     What is injected or protected is what runs. A file of the agent's that the language would take instead is removed
     before the tests start, and the message names it: a package `helpers/` or a built `helpers.*.so` beside
-    `helpers.py`, an `__init__.py` or a `tests.py` for the folder `tests/` of a hidden test, a bare file `helpers`
-    beside `helpers.js`. With pytest and unittest, the tests that were collected are compared with the injected files;
-    if they differ, the score is 0.
+    `helpers.py`, an `__init__.py` with code or a `tests.py` for the folder `tests/` of a hidden test, a bare file
+    `helpers` beside `helpers.js`. With pytest and unittest, the tests that were collected are compared with the
+    injected files; if they differ, the score is 0.
 
     The agent can't replace a module of Python's standard library or of an installed package. If the agent adds a file
     with the name of such a module, for example `queue.py`, Python ignores that file, and the message names it. A file
