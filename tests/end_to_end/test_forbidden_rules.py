@@ -62,9 +62,9 @@ def test_what_is_broken_is_told_where_another_rule_can_not_be_judged(tmp_path: P
     with behind(says("done")) as (_, environ):
         called = run(tmp_path, spec_of("open('x', 'w')", rules), environ)
     (cell,) = called.cells
-    # Nobody knows which tools were called, so it is no verdict on the agent alone.
-    assert (called.code, cell["verdict"]) == (3, "error")
-    assert "forbidden.tools: nothing was observed" in cell["error"]
+    # Nobody knows which tools were called, but the file is a violation whichever these were.
+    assert (called.code, cell["verdict"]) == (1, "fail")
+    assert "besides, forbidden.tools: nothing was observed" in called.out
     assert [(rule["rule"], rule["violated"]) for rule in cell["forbidden"]] == [("file_writes_outside", True)]
 
 

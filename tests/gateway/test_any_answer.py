@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
@@ -159,7 +160,31 @@ def test_any_answer_comes_through_a_stream_unchanged(provider, documents, data, 
     document = data.draw(documents)
     events = in_pieces_of(size, lambda: rendered_events(provider, document))
     assert assembled(provider, events) == document
-    assert read(provider, events) == provider.whole(document)
+    found, whole = read(provider, events), provider.whole(document)
+    # In a stream two calls under one id may as well be one that goes on, and arguments that are not an object two.
+    assert replace(found, is_unsure=whole.is_unsure) == whole
+    assert found.is_unsure == whole.is_unsure or (found.is_unsure and not is_sound(document))
+
+
+def is_sound(document: Any) -> bool:
+    """Whether each call in an answer has an id of its own, and arguments that are an object."""
+    ids: list[str] = []
+    waiting = [document]
+    while waiting:
+        one = waiting.pop()
+        waiting += one.values() if isinstance(one, dict) else one if isinstance(one, list) else []
+        if isinstance(one, dict) and {"id", "call_id"} & one.keys():
+            ids.append(repr(one.get("call_id") or one.get("id")))
+        if isinstance(one, dict) and isinstance(one.get("arguments"), str) and not is_object(one["arguments"]):
+            return False
+    return len(set(ids)) == len(ids)
+
+
+def is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text), dict)
+    except ValueError:
+        return False
 
 
 @pytest.mark.parametrize(("provider", "document"), ANSWERS, ids=IDS)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ class ServiceProcess:
         self._lease = lease
         self._log = log
         self._last = b""
+        self._closing = threading.Lock()
         self._exit_code = asyncio.ensure_future(self._watch())
 
     @classmethod
@@ -88,9 +90,10 @@ class ServiceProcess:
     async def _watch(self) -> int:
         """Its exit code as a shell shows it, once it and all its descendants are gone."""
         answer = await self._channel.receive()
-        self._last = self._read_log()
-        os.close(self._log)
-        self._log = -1
+        with self._closing:  # a thread that reads it now must not read what gets its number next
+            self._last = self._read_log()
+            os.close(self._log)
+            self._log = -1
         self._channel.close()
         if self._lease:
             self._lease.release()
@@ -110,7 +113,8 @@ class ServiceProcess:
 
     def tail(self) -> str:
         """What it printed last, on both streams: up to 64 KiB, decoded with replacement."""
-        data = self._last if self._log < 0 else self._read_log()
+        with self._closing:
+            data = self._last if self._log < 0 else self._read_log()
         return data.decode("utf-8", "replace")
 
     def _read_log(self) -> bytes:
