@@ -118,7 +118,9 @@ def test_every_field_runs(checkout: ActionJob) -> None:
     checkout.env["ANTHROPIC_BASE_URL"] = "http://nowhere.invalid"
     run(checkout, REPLAYED)
     replayed = checkout.cell
-    assert (recorded["trace"]["replayed"], replayed["trace"]["replayed"]) == (None, "stale")
+    # A request differed by `ignore`; besides, the job's folder is not a checkout whose base commit could be read.
+    assert (recorded["trace"]["replayed"], replayed["trace"]["replayed"]) == (None, "changed")
+    assert replayed["trace"]["differs"]
     assert replayed["agent"]["output"] == recorded["agent"]["output"]
     assert replayed["usage"] == {**recorded["usage"], "spent_usd": 0}
 

@@ -116,7 +116,9 @@ def test_the_workspace_comes_back_whatever_is_in_home(engine: Any) -> None:
 
     async def main() -> tuple[Any, str, str]:
         async with world(engine, Limits(disk=20 << 20), mode="copy") as (_, sandbox):
-            done = await sandbox.run(shell('echo bad > found; truncate -s 3G "$HOME/big"'))
+            # One file alone ends at the limit.
+            fill = 'echo bad > found; for n in $(seq 160); do truncate -s 19M "$HOME/big$n"; done'
+            done = await sandbox.run(shell(fill))
             return done, sandbox.loss, (sandbox.workspace / "found").read_text()
 
     done, lost, found = run_bounded(main)
