@@ -151,8 +151,9 @@ def other_models(parsed: Mapping[str, Any], model: str) -> tuple[str, ...]:
     """The models that a body names besides the one that is asked. Raises Refusal."""
     told = [text(one, "model").removeprefix("models/") for one in bodies_of(parsed)]
     named = [name for one in bodies_of(parsed) for name in _models_in(one)]
-    gateway = mapping(mapping(parsed, "providerOptions"), "gateway")
-    found = dict.fromkeys(filter(None, (*told, *named, *_models_in(gateway))))
+    gateways = [mapping(mapping(one, "providerOptions"), "gateway") for one in bodies_of(parsed)]
+    named += [name for one in gateways for name in _models_in(one)]
+    found = dict.fromkeys(filter(None, (part.strip() for name in (*told, *named) for part in name.split(","))))
     if len(found) > _MODELS_LIMIT:
         raise Refusal(400, f"a request may name {_MODELS_LIMIT} models")
     return tuple(name for name in found if name[:NAME_LIMIT] != model)
@@ -179,15 +180,26 @@ def _names_in(value: Any) -> list[str]:
     return found
 
 
+def _objects_in(value: Any) -> Iterator[Mapping[str, Any]]:
+    """All objects in a value, at any depth."""
+    waiting = [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict):
+            yield one
+            waiting += one.values()
+        elif isinstance(one, list):
+            waiting += one
+
+
 def upstreams_named(parsed: Mapping[str, Any]) -> tuple[str, ...]:
     """The fields of a body that would lead it elsewhere than to the provider of the spec."""
     found = [name for one in bodies_of(parsed) for name in one if name in _UPSTREAMS and one[name] is not None]
-    fallbacks = [parsed.get(name) for name in _MODELS]
-    inner = (one for many in fallbacks if isinstance(many, list) for one in many if isinstance(one, dict))
-    found += [name for one in inner for name in one if name in _UPSTREAMS]
+    fallbacks = (inner for one in bodies_of(parsed) for name in _MODELS for inner in _objects_in(one.get(name)))
+    found += [name for one in fallbacks for name in one if name in _UPSTREAMS and one[name] is not None]
     routing = {
         "provider": [one.get("provider") for one in bodies_of(parsed)],
-        "providerOptions": [mapping(parsed, "providerOptions").get("gateway")],
+        "providerOptions": [mapping(one, "providerOptions").get("gateway") for one in bodies_of(parsed)],
     }
     for name, told in routing.items():
         found += [name for one in told if isinstance(one, str) or (isinstance(one, dict) and _is_routed(one))]

@@ -303,3 +303,47 @@ def test_arguments_of_gemini_that_come_in_pieces_are_put_together_or_unread() ->
     told = [{"candidates": [{"content": {"parts": [{"functionCall": deep}]}, "finishReason": "STOP"}]}]
     assert made(read(Gemini(), told)) == [("bash", None)]
     assert GEMINI
+
+
+def of_anthropic(*events: tuple[str, int, dict[str, Any]]) -> list[Any]:
+    kinds = {"start": "content_block", "delta": "delta", "stop": "x"}
+    return [
+        {"type": "message_start", "message": {"model": "m", "content": [], "usage": {}}},
+        *({"type": f"content_block_{kind}", "index": index, kinds[kind]: told} for kind, index, told in events),
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 1}},
+        {"type": "message_stop"},
+    ]
+
+
+def call(name: str) -> dict[str, Any]:
+    return {"type": "tool_use", "id": f"toolu_{name}", "name": name, "input": {}}
+
+
+def said(arguments: Any) -> dict[str, Any]:
+    return {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [("start", 0, call("bash")), ("delta", 0, said(LS)), ("start", 0, call("read")), ("delta", 1, said(PATH))],
+        [("start", 1, call("bash")), ("delta", 0, said(LS)), ("start", 2, call("read")), ("delta", 2, said(PATH))],
+    ],
+)
+def test_input_may_come_under_the_place_of_a_block(events: list[Any]) -> None:
+    """As a client takes it that only counts the blocks; what belongs to none is not passed over in silence."""
+    provider, stream = Anthropic(), of_anthropic(*events)
+    assert (made(read(provider, stream)), read(provider, stream).is_unsure) == (BOTH, False)
+    assert made(provider.whole(json.loads(json.dumps(assembled(provider, stream))))) == BOTH
+    assert read(provider, of_anthropic(*events, ("delta", 7, said(LS)))).is_unsure
+
+
+def test_whole_arguments_may_come_after_the_name() -> None:
+    """Of a call of Gemini's that is still open; a second time they are those of a further call."""
+
+    def part(**told: Any) -> dict[str, Any]:
+        return {"candidates": [{"content": {"parts": [{"functionCall": told}]}}]}
+
+    stream = [part(name="bash", willContinue=True), part(args=LS, willContinue=True), part(args=PATH)]
+    assert made(read(Gemini(), stream[:2])) == [("bash", LS)]
+    assert made(read(Gemini(), stream)) == [("bash", LS), ("bash", PATH)]

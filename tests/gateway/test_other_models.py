@@ -33,6 +33,8 @@ MODELS: list[dict[str, Any]] = [
     {"extra_body": {"model": OTHER}},
     {"extra_body": {"extra_body": {"fallbacks": [OTHER]}}},
     {"providerOptions": {"gateway": {"models": [OTHER]}}},
+    {"extra_body": {"providerOptions": {"gateway": {"models": [OTHER]}}}},
+    {"fallbacks": [f"{ALLOWED},{OTHER}"]},
     {"model": f"{ALLOWED}, {OTHER}"},
 ]
 UPSTREAMS: list[dict[str, Any]] = [
@@ -43,6 +45,10 @@ UPSTREAMS: list[dict[str, Any]] = [
     {"extra_body": {"api_base": "https://elsewhere.example"}},
     {"extra_headers": {"x-litellm-api-base": "https://elsewhere.example"}},
     {"fallbacks": [{"model": ALLOWED, "api_base": "https://elsewhere.example"}]},
+    {"extra_body": {"fallbacks": [{"model": ALLOWED, "api_base": "https://elsewhere.example"}]}},
+    {"fallbacks": [{ALLOWED: [{"model": ALLOWED, "api_base": "https://elsewhere.example"}]}]},
+    {"fallbacks": {ALLOWED: [{"model": ALLOWED, "api_base": "https://elsewhere.example"}]}},
+    {"extra_body": {"providerOptions": {"gateway": {"only": ["elsewhere"]}}}},
     {"litellm_params": {"api_base": "https://elsewhere.example"}},
     {"model_list": [{"model_name": ALLOWED, "litellm_params": {}}]},
     {"user_config": {"model_list": []}},

@@ -57,9 +57,14 @@ class Blocks(Generic[Block]):
         return before
 
     def of(self, data: Mapping[str, Any]) -> Block | None:
-        """The block that this event is about."""
+        """The block that this event is about: where none began under its index, the one at that place of the message,
+        as clients find it that only count blocks."""
         place = _place(data)
-        return self._latest.get(place) or (self.all[-1] if self.all and place is None else None)
+        if place in self._latest or not self.all:
+            return self._latest.get(place)
+        if isinstance(place, int):
+            return self.all[place] if 0 <= place < len(self.all) else None
+        return self.all[-1] if place is None else None
 
 
 def _place(data: Mapping[str, Any]) -> Any:

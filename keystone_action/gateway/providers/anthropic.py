@@ -150,6 +150,8 @@ class _Reader(AnswerReader):
                 delta = mapping(data, "delta")
                 name = "partial_json" if block.kind in CALLS else "thinking" if block.kind == "thinking" else "text"
                 block.add(text(delta, name))
+            case "content_block_delta" if "partial_json" in mapping(data, "delta"):
+                self._is_unsure = True  # the input of a call, but of which
             case "content_block_stop" if block := self._blocks.of(data):
                 block.ended = True
             case "message_delta":

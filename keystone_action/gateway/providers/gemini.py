@@ -167,6 +167,11 @@ class _Reader(AnswerReader):
         if before is None or not before.is_open or name or text(told, "id") not in ("", before.id):
             before = _Call(text(told, "id"), name, as_arguments({} if arguments is None else arguments))
             self._calls.append(before)
+        elif isinstance(arguments, dict) and arguments and before.arguments:
+            before = _Call(before.id, before.name, dict(arguments))  # they begin again
+            self._calls.append(before)
+        elif isinstance(arguments, dict) and arguments:
+            before.arguments = dict(arguments)
         before.add([*objects(told, "partialArgs"), *objects(told, "partial_args")])
         before.is_open = goes_on
 
