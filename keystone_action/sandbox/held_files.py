@@ -15,6 +15,7 @@ import fcntl
 import mmap
 import os
 import secrets
+import signal
 import stat
 import time
 from collections.abc import Iterator
@@ -94,6 +95,8 @@ def _takes_lease(descriptor: int) -> bool:
     if owner != own:
         _libc.setfsuid(owner)
     try:
+        # Who opens the file for writing meanwhile breaks the lease: we would be told by SIGIO, which ends a process.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except BlockingIOError:
         return False

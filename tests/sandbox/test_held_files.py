@@ -118,3 +118,14 @@ def test_nothing_is_replaced_where_nobody_else_runs(tree: Path, monkeypatch: pyt
     before = (tree / "a").stat().st_ino
     assert find_held_file(tree, renews=False) == ""
     assert (tree / "a").stat().st_ino == before
+
+
+def test_who_opens_a_file_while_it_is_asked_about_ends_nobody(tree: Path) -> None:
+    """The kernel tells the holder of a lease by a signal, whose default ends a process."""
+    descriptor = os.open(tree / "a", os.O_RDONLY)
+    try:
+        assert held_files._takes_lease(descriptor)
+        with pytest.raises(BlockingIOError):
+            os.open(tree / "a", os.O_WRONLY | os.O_NONBLOCK)
+    finally:
+        os.close(descriptor)
