@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import tempfile
@@ -71,8 +72,9 @@ def _of_secrets(loaded: LoadedSpec) -> Iterator[Path]:
     for secret in loaded.spec.secrets:
         for text in paths_in_source(secret.source or ""):
             path = loaded.directory / text
-            if path.is_file():
-                yield path.resolve()
+            with contextlib.suppress(OSError):  # a word that no path can be, or a closed folder
+                if path.is_file():
+                    yield path.resolve()
 
 
 def paths_in_source(source: str) -> list[str]:

@@ -74,3 +74,12 @@ def test_no_bytes_break_the_reader(tmp_path: Path) -> None:
         for _ in range(chance.randint(1, 4)):
             spoilt[chance.randrange(len(spoilt))] = chance.randrange(256)
         meaning_of_index(signed(bytes(spoilt[: chance.randint(1, len(spoilt))])))
+
+
+def test_a_name_that_no_path_can_have_makes_it_none(tmp_path: Path) -> None:
+    """Each entry of version 4 can repeat all of the one before it, for two bytes."""
+    entry = bytes(40) + bytes(20) + b"\0\0"
+    longest, longer = b"n" * 4096, b"n" * 4097
+    for name, is_index in ((longest, True), (longer, False)):
+        body = b"DIRC" + (4).to_bytes(4, "big") + (1).to_bytes(4, "big") + entry + b"\0" + name + b"\0"
+        assert bool(meaning_of_index(signed(body))) is is_index

@@ -211,6 +211,13 @@ def test_a_file_of_a_secret_that_goes_or_comes_is_told(tmp_path: Path) -> None:
     assert sentences(found) == ["changed files: evals/secrets/token.txt (deleted)"]
 
 
+def test_a_word_that_is_no_path_hides_no_other_difference(tmp_path: Path) -> None:
+    spec = OF_SECRETS["evals/keystone.yaml"].replace("| tr -d x", f"| tr -d {'a' * 300}")
+    found = sentences(compared(tmp_path, {"evals/keystone.yaml": spec, "evals/tools/get.sh": "echo two\n"}, OF_SECRETS))
+    assert any("evals/tools/get.sh" in one for one in found)
+    assert not any("can't be compared" in one for one in found)
+
+
 def test_files_of_secrets_that_are_not_of_the_repository_are_none_of_its_files(tmp_path: Path) -> None:
     outside = tmp_path / "outside.txt"
     outside.write_text("secret\n")

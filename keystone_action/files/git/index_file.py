@@ -33,6 +33,9 @@ def meaning_of_index(data: bytes) -> str:
     return ""
 
 
+_LONGEST_NAME = 4096
+
+
 def _parts(body: bytes, size: int) -> Iterator[bytes]:
     """size: bytes of the name of an object. Raises what `meaning_of_index` takes for no index."""
     signature, version, count = struct.unpack_from(">4sII", body)
@@ -48,6 +51,8 @@ def _parts(body: bytes, size: int) -> Iterator[bytes]:
         cut, at = _offset(body, at) if version == 4 else (len(name), at)
         end = body.index(b"\0", at)
         name = name[: max(0, len(name) - cut)] + body[at:end]
+        if len(name) > _LONGEST_NAME:  # longer than any path; each entry could repeat it
+            raise _NoIndex
         yield name
         at = end + 1 if version == 4 else start + (end - start + 8) // 8 * 8
         if body[end:at].strip(b"\0"):
