@@ -126,6 +126,8 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
         # `run` returned, so every process of the agent is gone; its HOME and TMPDIR go now.
         await under_way.sandbox.close()
         broke = await _settle(under_way, under_way.agent_run)
+        if broke is None:
+            under_way.rerun = "never"  # its run is complete; what its own transcript breaks buys no other one
         under_way.enter("checks")
         try:
             evidence = await _look_at_what_is_left(under_way, under_way.agent_run)
@@ -138,7 +140,6 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
             # Of what broke nobody can say that it was let alone.
             under_way.forbidden = tuple(rule for rule in under_way.forbidden if rule.violated)
             raise broke
-        under_way.rerun = "never"
         require_provider(under_way)
         require_question(under_way)
         await run_checks(under_way)
@@ -291,7 +292,8 @@ def _grade_cell(under_way: CellUnderWay) -> CellResult:
     zero = zero or forced_zero(under_way.agent, under_way.agent_run, by_author=loaded.names_keys)
     graded = verdict_of(results, loaded, under_way.run.options, _trace_info(under_way), zero)
     found = _result(under_way, graded.verdict, graded.composite, graded.reason, graded.invariants)
-    return replace(found, counted_as_zero=graded.counted_as_zero)
+    # One that can't be counted has become an error.
+    return replace(found, counted_as_zero=graded.counted_as_zero) if found.verdict == "fail" else found
 
 
 def _broke(under_way: CellUnderWay, files: CellFiles, message: str) -> CellResult:
