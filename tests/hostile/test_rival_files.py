@@ -388,3 +388,28 @@ def test_nodes_own_files_stay(world: World) -> None:
     outcome = world.grade({"type": "tests", "cmd": "node --test s.test.js", "inject": inject})
     assert (outcome.status, outcome.score) == ("pass", 1.0), outcome.message
     assert "taken_away" not in outcome.details
+
+
+def test_an_attribute_of_a_package_does_not_stand_for_a_hidden_helper(world: World) -> None:
+    """`from tests import helpers` takes what the package has before it looks for a file. The twin has it imported."""
+    test = HELPED.replace("from helpers import ok", "from tests import helpers\nok = helpers.ok")
+    world.hidden(test_solution=test, helpers=SOUND)
+    world.given({"tests/__init__.py": ""})
+    inject = ["tests/test_solution.py", "tests/helpers.py"]
+    document = check("pytest", "tests/test_solution.py")
+    document["inject"] = [{"src": place.rpartition("/")[2], "dest": place} for place in inject]
+    world.left({"tests/__init__.py": "class helpers:\n    ok = staticmethod(lambda *_: True)\n"})
+    outcome = world.grade(document)
+    assert (outcome.status, outcome.score) == ("fail", 0.0), outcome.message
+    assert "tests/helpers.py" in outcome.message
+    world.left({"tests/__init__.py": "from . import helpers\n", "solution.py": RIGHT})
+    assert world.grade(document).status == "pass"
+
+
+def test_strict_warnings_and_names_of_the_standard_library_are_the_authors_matter(world: World) -> None:
+    world.hidden(test_solution="def test(): assert 1 is 1\n", types="SIZE = 1\n")
+    world.given({"pytest.ini": "[pytest]\nfilterwarnings = error\n"})
+    document = check("pytest", "tests/test_solution.py")
+    document["inject"] = [*document["inject"], {"src": "types.py", "dest": "tests/types.py"}]
+    outcome = world.grade(document)
+    assert outcome.status == "pass", outcome.message

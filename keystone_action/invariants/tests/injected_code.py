@@ -15,6 +15,7 @@ import base64
 import functools
 import os
 import sys
+import warnings
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType
 from typing import Any
@@ -29,6 +30,7 @@ class InjectedCode:
     def __init__(self) -> None:
         self._root = ""
         self._files: Any = {}
+        self._earlier: list[Any] = []
         self._executed: Any = {}
         self._expected: Any = {}
         self._rewrite: Any = None
@@ -37,6 +39,7 @@ class InjectedCode:
     def begin(self, workspace: str, files: Any) -> None:
         """From now on remember what is executed. files: content in base64 by path in the workspace."""
         self._root = os.path.realpath(workspace)
+        self._earlier = list(sys.modules.values())  # of the interpreter itself, whatever a hidden file is called
         self._files = {os.path.join(self._root, path): base64.b64decode(text) for path, text in files.items()}
         self.watch_loader(SourceFileLoader)
 
@@ -74,13 +77,27 @@ class InjectedCode:
         entries = [os.path.realpath(entry or os.curdir) for entry in sys.path if isinstance(entry, str)]
         inside = [entry for entry in entries if os.path.join(entry, "").startswith(os.path.join(self._root, ""))]
         for name, module in list(sys.modules.items()):
-            if name == "__main__" or module is None:
+            if name == "__main__" or module is None or any(module is one for one in self._earlier):
                 continue
+            self._compare_attributes(module)
             tail = name.replace(".", os.sep)
             for entry in inside:
                 for place in (os.path.join(entry, tail) + ".py", os.path.join(entry, tail, "__init__.py")):
                     if place in self._files and not self._was_executed(module):
                         self._differs(place)
+
+    def _compare_attributes(self, package: Any) -> None:
+        """`from package import name` takes an attribute before it imports: where a package has one in the name of a
+        hidden file, that file has to have been executed."""
+        folders = getattr(package, "__path__", None)
+        inside = {os.path.realpath(str(one)) for one in folders} if isinstance(folders, list) else ()
+        for place in self._files if inside else ():
+            name = os.path.basename(place)[: -len(".py")]
+            if os.path.dirname(place) in inside and name in vars(package) and not self._has_run(place):
+                self._differs(place)
+
+    def _has_run(self, place: str) -> bool:
+        return any(executed[1] == place and executed[2] for executed in self._executed.values())
 
     def _was_executed(self, module: Any) -> bool:
         found = self._executed.get(id(module))
@@ -111,22 +128,27 @@ class InjectedCode:
     def _expected_of(self, place: str) -> Any:
         """The code objects of a hidden file by their names, as it is and as pytest rewrites it; and the names of its
         functions without a decorator."""
+        if place not in self._expected:
+            with warnings.catch_warnings():  # the author's settings may make an error of each one
+                warnings.simplefilter("ignore")
+                self._expected[place] = self._compiled(place)
+        return self._expected[place]
+
+    def _compiled(self, place: str) -> Any:
         import ast  # each start of an interpreter would wait for it
 
-        if place not in self._expected:
-            content = self._files[place]
-            tree = ast.parse(content)
-            definitions = set(_undecorated(tree.body, ()))
-            codes: Any = {}
-            _collect(compile(content, place, "exec", dont_inherit=True), codes)
-            if self._rewrite is not None:
-                try:
-                    self._rewrite(tree, content, place)
-                    _collect(compile(tree, place, "exec", dont_inherit=True), codes)
-                except (TypeError, ValueError, AttributeError):
-                    definitions = set()  # of a pytest that rewrites in another way
-            self._expected[place] = codes, definitions
-        return self._expected[place]
+        content = self._files[place]
+        codes: Any = {}
+        tree = ast.parse(content)
+        definitions = set(_undecorated(tree.body, ()))
+        _collect(compile(content, place, "exec", dont_inherit=True), codes)
+        if self._rewrite is not None:
+            try:
+                self._rewrite(tree, content, place)
+                _collect(compile(tree, place, "exec", dont_inherit=True), codes)
+            except (TypeError, ValueError, AttributeError):
+                definitions = set()  # of a pytest that rewrites in another way
+        return codes, definitions
 
     def watch_session(self, kind: Any) -> None:
         """Have all that a pytest collects compared, which ends it where that differs. kind: `_pytest.main.Session`."""
