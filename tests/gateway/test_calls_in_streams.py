@@ -347,3 +347,19 @@ def test_whole_arguments_may_come_after_the_name() -> None:
     stream = [part(name="bash", willContinue=True), part(args=LS, willContinue=True), part(args=PATH)]
     assert made(read(Gemini(), stream[:2])) == [("bash", LS)]
     assert made(read(Gemini(), stream)) == [("bash", LS), ("bash", PATH)]
+
+
+@pytest.mark.parametrize("done", ["ls", "rm -rf /"])
+def test_a_custom_tool_told_in_two_ways_counts_in_both(done: str) -> None:
+    """What is written and what is said to be done; once where both are the same."""
+    item = {"type": "custom_tool_call", "id": "ctc_1", "call_id": "call_1", "name": "exec"}
+    stream = [
+        {"type": "response.output_item.added", "output_index": 0, "item": {**item, "input": ""}},
+        {"type": "response.custom_tool_call_input.delta", "item_id": "ctc_1", "output_index": 0, "delta": "rm -rf /"},
+        {"type": "response.custom_tool_call_input.done", "item_id": "ctc_1", "output_index": 0, "input": "rm -rf /"},
+        {"type": "response.output_item.done", "output_index": 0, "item": {**item, "input": done}},
+        {"type": "response.completed", "response": {"model": "m", "output": [{**item, "input": done}], "usage": {}}},
+    ]
+    found = [call.arguments for call in read(OpenAiResponses(), stream).calls]
+    assert len(found) == len({done, "rm -rf /"})
+    assert "rm -rf /" in json.dumps(found)

@@ -100,7 +100,9 @@ class ResponseItems:
         written: list[Any] = []
         for one in self._added:
             items = one.items()
-            if ids & one.ids and not any(map(_has_arguments, items)):
+            # The text of a custom tool that was written differs from the one that is told elsewhere: it counts, too.
+            has_text = one.field and any(text(item, one.field) and kind(item) not in _OBJECTS for item in items)
+            if ids & one.ids and not has_text and not any(map(_has_arguments, items)):
                 continue  # it was told with its arguments elsewhere
             if any(_is_alike(items[0], item, one.field) for item in told):
                 continue
