@@ -15,10 +15,10 @@ def main(arguments: list[str]) -> int:
         from keystone_action.__main__ import main as keystone
 
         return keystone(arguments)
-    from keystone_action import signals
+    from keystone_action.system import signals
 
     signals.take_over()
-    from keystone_action.environment import let_signals_in, take
+    from keystone_action.system.environment import let_signals_in, take
 
     environ = take(arguments)
     let_signals_in()

@@ -3,12 +3,12 @@
 
 import sys
 
-from keystone_action import signals
+from keystone_action.system import signals
 
 
 def main() -> int:
     signals.take_over()
-    from keystone_action.environment import let_signals_in, take
+    from keystone_action.system.environment import let_signals_in, take
 
     environ = take(sys.argv[1:])
     let_signals_in()

@@ -24,11 +24,11 @@ def main(arguments: Sequence[str] | None = None, environ: Mapping[str, str] | No
 
         sys.stdout.write(f"keystone {__version__}\n")
         return 0
-    from keystone_action import signals
+    from keystone_action.system import signals
 
     signals.take_over()
     if environ is None:
-        from keystone_action.environment import let_signals_in, take
+        from keystone_action.system.environment import let_signals_in, take
 
         environ = take(words) if arguments is None else dict(os.environ)
         let_signals_in()

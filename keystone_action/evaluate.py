@@ -6,15 +6,15 @@ import gc
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from keystone_action import environment, signals
-from keystone_action.files.run_lock import keep_lock
 from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
 from keystone_action.runner.options import Progress
 from keystone_action.runner.run import run
-from keystone_action.runner.shutdown import run_to_its_end
 from keystone_action.scoring.aggregate import exit_code
 from keystone_action.scoring.results import RunResult
+from keystone_action.system import environment, signals
+from keystone_action.system.run_lock import keep_lock
+from keystone_action.system.shutdown import run_to_its_end
 
 
 @dataclass(frozen=True, slots=True)

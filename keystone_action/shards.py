@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from keystone_action import signals
 from keystone_action.errors import UsageError
 from keystone_action.evaluate import Evaluation
 from keystone_action.gate.options import GatedOptions
@@ -15,6 +14,7 @@ from keystone_action.gate.specs import specs_to_run
 from keystone_action.plan import Cell, Plan, plan, shard_of
 from keystone_action.runner.parts.merge import MergeOptions, merge_shards
 from keystone_action.scoring.aggregate import exit_code
+from keystone_action.system import signals
 
 if TYPE_CHECKING:
     from keystone_action.report.planned import PlannedSpec

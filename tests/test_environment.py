@@ -24,12 +24,12 @@ from pathlib import Path
 with open("starts", "a") as file:
     file.write("x")
 {before}
-from keystone_action.environment import let_signals_in, take
+from keystone_action.system.environment import let_signals_in, take
 environ = take(sys.argv[1:])
 let_signals_in()
 shown = Path("/proc/self/environ").read_bytes().decode("utf-8", "surrogateescape")
 Path("told").write_text(json.dumps([environ, shown, dict(os.environ), sys.argv, sys.stdin is None]))
-from keystone_action.environment import not_enforced
+from keystone_action.system.environment import not_enforced
 Path("not_enforced").write_text(json.dumps(not_enforced))
 """
 
@@ -56,8 +56,8 @@ builtins.open, os.readlink = partial(refuse, opened=builtins.open), partial(refu
 
 PROCESS_1 = """
 import os
-import keystone_action.environment
-keystone_action.environment._INIT = {init!r}
+import keystone_action.system.environment
+keystone_action.system.environment._INIT = {init!r}
 os.getpid = lambda: 1
 """
 

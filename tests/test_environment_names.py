@@ -11,7 +11,7 @@ from support.command_line import ROOT
 
 import keystone_action
 from keystone_action.engine.connect import VARIABLES
-from keystone_action.environment import _HARMLESS, _LOOKED_UP
+from keystone_action.system.environment import _HARMLESS, _LOOKED_UP
 
 
 def looked_up() -> Iterator[tuple[Path, str]]:

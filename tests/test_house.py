@@ -13,22 +13,26 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "keystone_action"
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
 ROOMS = {
-    "spec": set(),
+    "system": set(),
+    "spec": {"system"},
     "dialects": {"spec"},
     "plan": {"spec"},
     "command": set(),
-    "files": {"spec"},
+    "files": {"spec", "system"},
     "evidence": {"spec", "files"},
-    "engine": {"spec", "command", "files"},
-    "sandbox": {"spec", "command", "files", "engine"},
-    "services": {"spec", "command", "files", "engine", "sandbox", "evidence"},
+    "engine": {"spec", "system", "command", "files"},
+    "network": {"spec", "system", "files", "evidence", "engine"},
+    "sandbox": {"spec", "system", "command", "files", "engine", "network"},
+    "services": {"spec", "system", "command", "files", "engine", "network", "sandbox", "evidence"},
     "pricing": set(),
-    "gateway": {"spec", "files", "pricing", "evidence", "services"},
-    "agents": {"spec", "command", "files", "sandbox", "evidence", "gateway"},
+    "gateway": {"spec", "system", "files", "pricing", "evidence", "network", "services"},
+    "agents": {"spec", "system", "command", "files", "sandbox", "evidence", "gateway"},
     "judge": {"spec", "pricing"},
-    "invariants": {"spec", "command", "files", "evidence", "sandbox", "judge"},
+    "invariants": {"spec", "system", "command", "files", "evidence", "sandbox", "judge"},
     "scoring": {"spec"},
     "runner": {
+        "system",
+        "network",
         "spec",
         "plan",
         "command",
@@ -44,13 +48,13 @@ ROOMS = {
         "invariants",
         "scoring",
     },
-    "gate": {"spec", "files", "agents", "scoring", "runner"},
-    "report": {"scoring", "evidence"},
-    "github": {"spec", "files", "scoring", "report", "gate"},
+    "gate": {"spec", "system", "files", "agents", "scoring", "runner"},
+    "report": {"system", "scoring", "evidence"},
+    "github": {"spec", "system", "files", "scoring", "report", "gate"},
 }
 """Which rooms the files of a room may import, besides their own."""
-ANYWHERE = {"errors", "signals", "__init__"}
-FRONT_DOORS = {"__main__", "environment", "cli", "action", "evaluate", "shards", "compared_with"}
+ANYWHERE = {"errors", "__init__"}
+FRONT_DOORS = {"__main__", "cli", "action", "evaluate", "shards", "compared_with"}
 FILES_IN_A_ROOM = 20
 """Besides `__init__.py`."""
 LISTS = {PACKAGE / "invariants" / "types"}

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from keystone_action import signals
 from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.engine.connect import VARIABLES as ENGINE_VARIABLES
@@ -45,9 +44,10 @@ from keystone_action.github.wording import in_workflow
 from keystone_action.report.sentences.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.options import Progress
-from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import RunResult
 from keystone_action.spec.loading.diagnostics import SpecError
+from keystone_action.system import signals
+from keystone_action.system.shortage import machine_shortage
 
 _PASSED_ON = ENGINE_VARIABLES | {"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 _PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
@@ -88,7 +88,7 @@ def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | Non
         commands.debug(traceback.format_exc())
         if signals.stop_signal():  # which broke what was under way
             return step.failed(Cancelled("the run was cancelled"), time.monotonic() - started)
-        if lacking := of_machine(error):
+        if lacking := machine_shortage(error):
             return step.failed(HarnessError(lacking), 0.0)
         message = f"Keystone broke: {type(error).__name__}: {error}"
         return step.failed(HarnessError(message, help="please report it, with step debugging on"), 0.0)

@@ -20,8 +20,8 @@ def options_of(call: argparse.Namespace, directory: Path, environ: Mapping[str, 
     """What `keystone run` is asked. Raises UsageError for options that contradict each other, or name what is not
     there."""
     from keystone_action.dialects.known import DIALECTS
-    from keystone_action.files.run_lock import new_run_id
     from keystone_action.gate.options import GatedOptions
+    from keystone_action.system.run_lock import new_run_id
 
     if call.resume is not None and call.output is not None:
         _require_same(directory / call.resume, directory / call.output)

@@ -31,7 +31,7 @@ def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[s
     """Run specs, print the report on stdout, and decide."""
     from keystone_action.cli.progress import RichProgress
     from keystone_action.evaluate import evaluate
-    from keystone_action.files.run_lock import run_lock
+    from keystone_action.system.run_lock import run_lock
 
     options = options_of(call, directory, environ)
     kind = _format(call, environ)

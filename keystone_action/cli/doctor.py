@@ -18,10 +18,11 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from keystone_action import __version__, environment
+from keystone_action import __version__
 from keystone_action.engine.connect import NoEngine, connect, engine_address
 from keystone_action.errors import SandboxError
 from keystone_action.runner.engine import DEFAULT_BASE
+from keystone_action.system import environment
 
 if TYPE_CHECKING:
     from keystone_action.cli.found_agents import FoundAgent
@@ -223,8 +224,8 @@ def _own_container(client: EngineClient) -> Finding:
 def _shared_files(client: EngineClient, environ: Mapping[str, str]) -> Finding:
     """Tried with an image that is here; nothing is pulled for it."""
     from keystone_action.engine.image import find_image
-    from keystone_action.files.run_lock import new_run_id
     from keystone_action.sandbox.containers.shared import SharedEngine
+    from keystone_action.system.run_lock import new_run_id
 
     name = "files for containers"
     if not client.has_image(DEFAULT_BASE):

@@ -11,11 +11,11 @@ import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from keystone_action import signals
 from keystone_action.cli import commands
 from keystone_action.cli.arguments import FIRST_STEPS, build_parser
 from keystone_action.cli.streams import give_up, open_streams
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_USAGE, KeystoneError, UsageError
+from keystone_action.system import signals
 
 _WRITING_FAILS_WITH = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF, errno.EFBIG, errno.EPIPE}
 
@@ -64,9 +64,9 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
 
 
 def _say_defect(error: BaseException) -> None:
-    from keystone_action.sandbox.shortage import of_machine
+    from keystone_action.system.shortage import machine_shortage
 
-    if lacking := of_machine(error):
+    if lacking := machine_shortage(error):
         _say(lacking)
     else:
         _say(f"internal error: {type(error).__name__}: {error}", "run again with --verbose and report it")
@@ -74,18 +74,18 @@ def _say_defect(error: BaseException) -> None:
 
 def _of_system(error: OSError) -> str:
     """What the system refused, by what it said: only what writing fails with is told of standard output."""
-    from keystone_action.sandbox.shortage import of_machine
+    from keystone_action.system.shortage import machine_shortage
 
     reason = error.strerror or str(error)
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
-        return of_machine(error)  # whatever could not be opened: a module of ours, for one
+        return machine_shortage(error)  # whatever could not be opened: a module of ours, for one
     if error.filename:
         return f"{error.filename} can't be written or read: {reason}"
     if error.errno in _WRITING_FAILS_WITH:
         return f"standard output can't be written or read: {reason}"
     if error.errno == errno.ENOENT:  # what Python says when it finds no directory for temporary files
         return f"{reason}; TMPDIR names the directory for temporary files"
-    return of_machine(error) or reason
+    return machine_shortage(error) or reason
 
 
 def _parse(words: Sequence[str]) -> argparse.Namespace:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.files.removal import remove_tree
-from keystone_action.files.run_lock import PREFIX, RUN_ID, locked_run, new_run_id, run_lock
+from keystone_action.system.run_lock import PREFIX, RUN_ID, locked_run, new_run_id, run_lock
 
 _BRIEF = "baseline|check|doctor|lines|patch|sandboxes"
 """What is there for minutes at most."""

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from keystone_action.gateway.application import Application, Settings
 from keystone_action.gateway.bodies import Bodies
 from keystone_action.gateway.upstreams import SILENT_SECONDS, Client
+from keystone_action.network.guarded_listener import accept, no_port
+from keystone_action.network.loop_thread import DEFECTS, LoopThread
 from keystone_action.pricing import read_prices
-from keystone_action.services.accepting import accept, no_port
-from keystone_action.services.loop_thread import DEFECTS, LoopThread
 
 if TYPE_CHECKING:
     from uvicorn.config import Config

@@ -12,10 +12,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action import signals
 from keystone_action.errors import UsageError
 from keystone_action.files.git.committed import refuse_committed_link
-from keystone_action.files.run_lock import new_run_id
 from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell.cell import Attempt, run_cell
@@ -29,12 +27,14 @@ from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.sharing.concurrency import most_at_once
 from keystone_action.runner.sharing.spending import Spending
-from keystone_action.runner.shutdown import Stop, cancellation, only_error
 from keystone_action.runner.start import start_run
 from keystone_action.runner.under_way import RunUnderWay
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
 from keystone_action.scoring.results import CellResult, RunResult
+from keystone_action.system import signals
+from keystone_action.system.run_lock import new_run_id
+from keystone_action.system.shutdown import Stop, cancellation, only_error
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import Progress, RunOptions

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
 from keystone_action.files.tree_size import TooDeep, human, tree_size
-from keystone_action.sandbox.processes import process_cap
+from keystone_action.system.shortage import refused_processes, smallest_cap
 
 if TYPE_CHECKING:
     from keystone_action.command import Completed
@@ -29,28 +28,13 @@ class ShortageError(SandboxError):
         self.completed = completed
 
 
-def of_machine(error: BaseException) -> str:
-    """What the machine ran out of, when that is why something of ours failed; else empty."""
-    code = error.errno if isinstance(error, OSError) else None
-    if code in process_cap.OUT_OF_SOMETHING:
-        return process_cap.sentence(code)
-    if code in (errno.ENOSPC, errno.EDQUOT):
-        where = f" for {error.filename}" if isinstance(error, OSError) and error.filename else ""
-        return f"there is no space left on this machine{where}"
-    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-        return process_cap.sentence()
-    if isinstance(error, MemoryError):
-        return "no memory is left for this process"
-    return ""
-
-
 class Supplies:
     """What the machine had when a command started. roots: the directories that are the command's own."""
 
     def __init__(self, roots: Sequence[str]) -> None:
         self._roots = roots
         self._free = [_free(root) for root in roots]
-        self._refused = process_cap.refusals()
+        self._refused = refused_processes()
 
     def check(self, completed: Completed) -> None:
         """Raise ShortageError when the command failed, and what was lacking is not its own doing."""
@@ -71,8 +55,8 @@ class Supplies:
         return ""
 
     def _processes(self, completed: Completed) -> str:
-        refused = process_cap.refusals() - self._refused
-        most = process_cap.tightest()
+        refused = refused_processes() - self._refused
+        most = smallest_cap()
         if refused <= 0 or most is None or completed.leftovers > most / 2:  # the last is a bomb
             return ""
         return f"the machine caps processes (pids.max is {most}) and refused {refused} more meanwhile"

@@ -11,8 +11,7 @@ A new kind is a model (`spec/models/services.py`) and one class, found by its fi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
@@ -170,15 +169,3 @@ class ServiceKind(ABC, Generic[Model]):
     def refuse_unsupported(cls, definition: Model, *, engine: bool) -> None:
         """Raises UsageError for what can't be done here. engine: one for containers is there. For use before the first
         cell: the definition may still hold expressions, and nothing is started."""
-
-
-@asynccontextmanager
-async def undoing(undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
-    """Undo something when the block is left, to the end, also where that is because of a cancellation."""
-    import anyio
-
-    try:
-        yield
-    finally:
-        with anyio.CancelScope(shield=True):
-            await undo()

@@ -14,10 +14,10 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.network.outside import Outside
+from keystone_action.network.relay import Relays, RelayTarget
+from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.comparison.external import WatchedWrites, compared
-from keystone_action.services.egress.outside import Outside
-from keystone_action.services.egress.relay import Relays, RelayTarget
 from keystone_action.services.error_text import one_line
 from keystone_action.services.mysql import catalogue as mysql_catalogue
 from keystone_action.services.mysql.reader import MysqlReader
@@ -26,10 +26,11 @@ from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
 from keystone_action.spec.models.hosts import parse_host
 from keystone_action.spec.models.services import ExternalService
+from keystone_action.system.cleanup import undoing
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
-    from keystone_action.services.loop_thread import LoopThread
+    from keystone_action.network.loop_thread import LoopThread
     from keystone_action.services.own_role import OwnRole
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}

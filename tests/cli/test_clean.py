@@ -19,10 +19,10 @@ from keystone_action.cli import main as cli
 from keystone_action.cli.clean import CleanOptions, choose
 from keystone_action.engine.sweep import Leftover, find_leftovers, find_setup_images
 from keystone_action.files import temporary
-from keystone_action.files.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
 from keystone_action.files.temporary import find_temporary
 from keystone_action.runner.options import RunOptions
 from keystone_action.sandbox.processes import system_v
+from keystone_action.system.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
 HOUR = 3600.0

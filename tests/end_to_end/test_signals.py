@@ -24,8 +24,8 @@ from support.driver import write_driver
 from support.images import PYTHON
 from support.process_world import eventually, runs
 
-from keystone_action import signals
 from keystone_action.engine.sweep import find_leftovers
+from keystone_action.system import signals
 
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
 WATCHED = "{file_changes: true}"
@@ -302,7 +302,7 @@ def started_with_signal(tmp_path: Path, moment: str, *argv: str) -> tuple[int, s
 
 RUN = ("-m", "keystone_action", "run", "keystone.yaml", "--output", "out")
 MOMENTS = [
-    "import: keystone_action.signals",  # before there is a handler of ours
+    "import: keystone_action.system.signals",  # before there is a handler of ours
     "import: _datetime",  # asked for by pydantic_core, which takes an exception for a broken interpreter
     "import: keystone_action.evaluate",
     "open: PLACE/.keystone-",  # the lock of the run, before it has its name

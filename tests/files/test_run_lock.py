@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.files.run_lock import (
+from keystone_action.files.temporary import find_temporary, remove_temporary
+from keystone_action.system.run_lock import (
     RUN_ID,
     is_on_engine,
     keep_lock,
@@ -20,12 +21,11 @@ from keystone_action.files.run_lock import (
     run_lock,
     state_of,
 )
-from keystone_action.files.temporary import find_temporary, remove_temporary
 
 HOLDER = """
 import sys, time
 from pathlib import Path
-from keystone_action.files.run_lock import run_lock
+from keystone_action.system.run_lock import run_lock
 with run_lock(sys.argv[1], Path(sys.argv[2])):
     print("held", flush=True)
     time.sleep(600)

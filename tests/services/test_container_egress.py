@@ -20,7 +20,7 @@ from support.images import BASE, PYTHON
 from keystone_action.engine import networks as module
 from keystone_action.engine.networks import DATAGRAMS_OPEN, ContainerNetwork
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.egress.proxy import EgressCell, EgressProxy
+from keystone_action.network.proxy import EgressCell, EgressProxy
 from keystone_action.spec.models.policies import Egress
 
 pytestmark = pytest.mark.docker
@@ -254,7 +254,7 @@ sys.path.insert(1, "/source")
 import docker
 from keystone_action.engine.connect import connect
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.egress.proxy import EgressProxy
+from keystone_action.network.proxy import EgressProxy
 from keystone_action.engine.networks import Networks
 from keystone_action.spec.models.policies import Egress
 from pathlib import Path

@@ -19,8 +19,8 @@ from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.errors import ServiceError
 from keystone_action.evidence import egress as log_module
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.egress import proxy as module
-from keystone_action.services.egress.proxy import EgressCell, EgressProxy
+from keystone_action.network import proxy as module
+from keystone_action.network.proxy import EgressCell, EgressProxy
 from keystone_action.spec.models.policies import Egress
 
 ALLOW = ["api.example.com", "*.allowed.example", "raw.example:7000"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.services.egress.proxy_request import ProxyRequest, UnreadableRequest, parse_request
+from keystone_action.network.proxy import ProxyRequest, UnreadableRequest, parse_request
 
 
 def request(line: str, *fields: str) -> ProxyRequest:

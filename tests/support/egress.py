@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.engine.networks import ContainerNetwork
-from keystone_action.services.egress.guarded_listener import Connection
-from keystone_action.services.egress.outside import Outside
-from keystone_action.services.egress.proxy import EgressCell
+from keystone_action.network.guarded_listener import Connection
+from keystone_action.network.outside import Outside
+from keystone_action.network.proxy import EgressCell
 from keystone_action.spec.models.hosts import IPAddress
 
 PUBLIC = "93.184.216.34"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.services.loop_thread import LoopThread
+from keystone_action.network.loop_thread import LoopThread
 
 
 @dataclass(frozen=True)

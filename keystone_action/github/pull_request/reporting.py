@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from keystone_action import signals
 from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.files.ownership import hand_over, missing_folders
 from keystone_action.github.api.client import GitHubClient
@@ -36,6 +35,7 @@ from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import SHARED, CommentFacts, CommentProgress
 from keystone_action.report.comment.update import comment_of_progress, comment_of_result
 from keystone_action.scoring.results import RunResult
+from keystone_action.system import signals
 
 COMMENT_FILE = "comment.md"
 RESULTS_FILE = "results.json"

@@ -62,10 +62,10 @@ from keystone_action.runner.cell.model_gateway import (
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.reaching import settle_proxy
 from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES, CellUnderWay, Rerun
-from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.replayed import UNCOMPARED
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
+from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
@@ -101,7 +101,7 @@ async def run_cell(cell: Cell, run: RunUnderWay) -> Attempt:
     except Exception as error:  # noqa: BLE001 - a defect of ours is this cell's error, never a failed agent
         files.failure(traceback.format_exc())
         internal = f"internal error: {type(error).__name__}: {error} (see internal-error.log)"
-        result = _error(under_way, files, of_machine(error) or internal)
+        result = _error(under_way, files, machine_shortage(error) or internal)
     finally:
         if not run.options.keep:
             with anyio.CancelScope(shield=True):

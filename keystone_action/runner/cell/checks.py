@@ -17,9 +17,9 @@ from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.runner.cell.under_way import GradedCheck
-from keystone_action.sandbox.shortage import of_machine
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.expressions import leaves, references
+from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
     from keystone_action.runner.cell.under_way import CellUnderWay
@@ -119,7 +119,7 @@ async def _evaluate(check: Check, context: Context, timeout: float) -> Outcome:
     except KeystoneError as error:
         return broken(error.sentences)
     except Exception as error:  # noqa: BLE001 - a defect of a check is that check's error, not the run's end
-        if lacking := of_machine(error):
+        if lacking := machine_shortage(error):
             return broken(lacking, log=traceback.format_exc())
         return broken(f"the check itself broke: {type(error).__name__}: {error}", log=traceback.format_exc())
 

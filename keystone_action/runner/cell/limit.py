@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import anyio
 
-from keystone_action import signals
+from keystone_action.system import signals
 
 T = TypeVar("T")
 _CLEANUP_SECONDS = 20.0

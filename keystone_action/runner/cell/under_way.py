@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from keystone_action.files.changes.snapshot import Snapshot
     from keystone_action.gateway.cell import CellGateway
     from keystone_action.gateway.recordings.replay import Replay
+    from keystone_action.network.proxy import EgressCell
     from keystone_action.plan import Cell
     from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
     from keystone_action.runner.cell.recordings import CellRecording
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from keystone_action.sandbox.base import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.base import Place
-    from keystone_action.services.egress.proxy import EgressCell
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from keystone_action import __version__
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.files.run_lock import new_run_id
 from keystone_action.plan import digest_of
 from keystone_action.runner.baseline import beside_baseline
 from keystone_action.runner.options import FailOn, RunOptions
@@ -22,6 +21,7 @@ from keystone_action.scoring.baseline import NO_BASELINE, Baseline, no_baseline_
 from keystone_action.scoring.merge import merge
 from keystone_action.scoring.replayed import misfit
 from keystone_action.scoring.shard_run import ShardRun
+from keystone_action.system.run_lock import new_run_id
 
 if TYPE_CHECKING:
     from keystone_action.scoring.results import RunResult

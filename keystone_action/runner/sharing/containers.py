@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from keystone_action import signals
 from keystone_action.errors import KeystoneError, SandboxError
-from keystone_action.files.run_lock import keep_lock
+from keystone_action.system import signals
+from keystone_action.system.run_lock import keep_lock
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.networks import Networks
     from keystone_action.engine.pulling import Pulling
+    from keystone_action.network.proxy import EgressProxy
     from keystone_action.runner.options import Progress, RunOptions
     from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
     from keystone_action.services.container.host import ContainerHost
-    from keystone_action.services.egress.proxy import EgressProxy
 
 _HURRIED_SECONDS = 3.0
 """For each request once the run is being cancelled."""
@@ -111,7 +111,7 @@ class Containers:
     async def egress(self) -> EgressProxy:
         """The proxies of cells that may not reach everything, started for the first who asks. Raises ServiceError."""
         if self._egress is None:
-            from keystone_action.services.egress.proxy import EgressProxy
+            from keystone_action.network.proxy import EgressProxy
 
             self._egress = EgressProxy()
             self._egress.start()

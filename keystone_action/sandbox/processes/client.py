@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.processes import process_cap, process_tree, wire
+from keystone_action.sandbox.processes import process_tree, wire
+from keystone_action.system import shortage
 
 _LAUNCHER = "keystone_action.sandbox.processes.launcher"
 _BOOT = f"import sys; sys.path.append(sys.argv.pop(1)); from {_LAUNCHER} import main; main()"
@@ -222,7 +223,7 @@ class Launching:
             )
         except OSError as error:
             code = error.errno or 0
-            why = process_cap.sentence(code) if code in process_cap.OUT_OF_SOMETHING else str(error)
+            why = shortage.process_shortage(code) if code in shortage.OUT_OF_SOMETHING else str(error)
             self._problem = SandboxError(f"the sandbox's launcher could not be started: {why}")
             self._problem.__cause__ = error
         finally:

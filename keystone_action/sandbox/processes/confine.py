@@ -22,10 +22,11 @@ import subprocess
 from pathlib import Path
 
 from keystone_action.errors import caused_by_agent
-from keystone_action.sandbox.processes import landlock, mount_namespace, process_cap, seccomp
+from keystone_action.sandbox.processes import landlock, mount_namespace, seccomp
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import become, drop_all_capabilities, empty_bounding_set
 from keystone_action.sandbox.processes.wire import CommandRequest
+from keystone_action.system import shortage
 
 NOT_FOUND = 127
 NOT_EXECUTABLE = 126
@@ -197,7 +198,7 @@ def _refusal(error: OSError, request: CommandRequest, program: str, path: str) -
         return CommandRefused(f"{program} may not be executed by this user", NOT_EXECUTABLE, not_found=True)
     if error.errno == errno.EAGAIN and _has_its_share(request):
         return CommandRefused(f"can't run {program}: its {request['pids']} processes are all running", NOT_EXECUTABLE)
-    if error.errno is not None and error.errno in process_cap.OUT_OF_SOMETHING:
+    if error.errno is not None and error.errno in shortage.OUT_OF_SOMETHING:
         return NoRoom(error.errno)
     return CommandRefused(f"can't run {program}: {error.strerror}", NOT_EXECUTABLE)
 

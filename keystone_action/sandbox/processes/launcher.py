@@ -21,9 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keystone_action.files.removal import remove_tree
-from keystone_action.sandbox.processes import confine, killing, landlock, mount_namespace, process_cap, supervisor, wire
+from keystone_action.sandbox.processes import confine, killing, landlock, mount_namespace, supervisor, wire
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import User
+from keystone_action.system import shortage
 
 _PR_SET_DUMPABLE = 4
 _PATIENCE = 12.0
@@ -82,7 +83,7 @@ class Launcher:
         except OSError as error:
             if time.monotonic() < since + supervisor.PATIENCE:
                 return False
-            _refuse(channel, process_cap.sentence(error.errno or 0))
+            _refuse(channel, shortage.process_shortage(error.errno or 0))
             return True
         if pid == 0:
             supervisor.serve(socket.socket(fileno=channel))
@@ -220,7 +221,7 @@ def main() -> None:
     try:
         control.sendall(wire.pack(_probe(first, count)))
     except OSError as error:
-        control.sendall(wire.pack({"broken": process_cap.sentence(error.errno or 0)}))
+        control.sendall(wire.pack({"broken": shortage.process_shortage(error.errno or 0)}))
         return
     # Handled, not ignored: exec gives handled signals back to the command, ignored ones stay so.
     for number in (signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -17,11 +17,12 @@ from collections.abc import Callable
 from typing import NoReturn, cast
 
 from keystone_action.files.head_and_tail import Stream
-from keystone_action.sandbox.processes import confine, killing, process_cap, system_v, wire
+from keystone_action.sandbox.processes import confine, killing, system_v, wire
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.sandbox.processes.wire import CommandRequest, Message
 from keystone_action.sandbox.seen_processes import PAUSE, SeenProcesses
 from keystone_action.sandbox.watching import FIRST_LOOK, ProcessWatch
+from keystone_action.system import shortage
 
 PR_SET_CHILD_SUBREAPER = 36
 _LOG_LIMIT = 64 << 20
@@ -85,7 +86,7 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
 def _why(error: BaseException) -> str:
     """The sentence for a command that could not be started or looked after."""
     if isinstance(error, confine.NoRoom):
-        return process_cap.sentence(error.code)
+        return shortage.process_shortage(error.code)
     return f"the sandbox's supervisor failed: {type(error).__name__}: {error}"
 
 

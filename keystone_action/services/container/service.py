@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Protocol
 from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.spec.models.services import ContainerService
+from keystone_action.system.cleanup import undoing
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork

@@ -11,11 +11,12 @@ from pathlib import Path
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.evidence.requests import JournalLog
-from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.http_mock.cell import MockCell
 from keystone_action.services.http_mock.routes import RouteTable
 from keystone_action.services.http_mock.server import HOST, SETTLE_SECONDS, MockServer
 from keystone_action.spec.models.services import HttpMockService
+from keystone_action.system.cleanup import undoing
 
 SHARED_USER = "cells run as our own user here, so the port of a mock doesn't tell which cell calls it"
 

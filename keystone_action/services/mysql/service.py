@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings, undoing
+from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.error_text import one_line
@@ -23,6 +23,7 @@ from keystone_action.services.mysql.server_in_container import MysqlCredentials,
 from keystone_action.services.mysql.writes.watch import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
+from keystone_action.system.cleanup import undoing
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 from keystone_action.engine.calls import ask
 from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.services.base import CellScope, Place, undoing
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.embedded import read_credentials
 from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
 from keystone_action.services.postgres.writes.slots import SERVER_SETTINGS
+from keystone_action.system.cleanup import undoing
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost

@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.services.base import CellScope, Place, undoing
-from keystone_action.services.egress.relay import Relays, RelayTarget
+from keystone_action.network.relay import Relays, RelayTarget
+from keystone_action.services.base import CellScope, Place
 from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.server import HOST, MAINTENANCE, EmbeddedServer
+from keystone_action.system.cleanup import undoing
 
 if TYPE_CHECKING:
     import anyio
 
     from keystone_action.engine.networks import ContainerNetwork
-    from keystone_action.services.loop_thread import LoopThread
+    from keystone_action.network.loop_thread import LoopThread
     from keystone_action.services.postgres.cells import PostgresServer
     from keystone_action.services.server_process import Spawner
     from keystone_action.spec.models.services import ContainerService, PostgresService

@@ -10,7 +10,7 @@ import pytest
 from support.started_as import cap_on_processes, run_in
 from support.started_as import interpreter as python
 
-from keystone_action.sandbox.processes import process_cap
+from keystone_action.system import shortage
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="making a control group with a cap needs root")
 
@@ -73,8 +73,8 @@ def test_a_cap_that_stays_is_told_and_nothing_dies_of_it(tmp_path: Path) -> None
 
 @needs_root
 def test_refusals_are_counted(tmp_path: Path) -> None:
-    count = "from keystone_action.sandbox.processes import process_cap as cap; import os; before = cap.refusals()\n"
-    refused = "try: os.fork()\nexcept OSError: pass\nprint(cap.refusals() - before)"
+    count = "from keystone_action.system import shortage as cap; import os; before = cap.refused_processes()\n"
+    refused = "try: os.fork()\nexcept OSError: pass\nprint(cap.refused_processes() - before)"
     with cap_on_processes(1) as group:
         done = run_in(group, [python(0), "-c", count + refused], tmp_path)
     assert done.stdout.decode().strip() == "1", done.stderr.decode()
@@ -86,10 +86,10 @@ def test_places_of_control_groups() -> None:
         "104 96 0:36 /docker/abc /sys/fs/cgroup/pids ro,nosuid - cgroup cgroup rw,pids",
         "99 96 0:31 /docker/abc /sys/fs/cgroup/cpuset ro - cgroup cgroup rw,cpuset",
     ]
-    assert [str(place / path) for place, path in process_cap._places(v1, inside)] == ["/sys/fs/cgroup/pids"]
+    assert [str(place / path) for place, path in shortage._places(v1, inside)] == ["/sys/fs/cgroup/pids"]
     v2 = ["0::/system.slice/runner.service"]
     outside = ["31 23 0:28 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate"]
-    places = [str(place / path) for place, path in process_cap._places(v2, outside)]
+    places = [str(place / path) for place, path in shortage._places(v2, outside)]
     assert places == ["/sys/fs/cgroup/system.slice/runner.service"]
     own_namespace = ["31 23 0:28 /.. /sys/fs/cgroup rw - cgroup2 cgroup2 rw"]
-    assert [str(place / path) for place, path in process_cap._places(["0::/"], own_namespace)] == ["/sys/fs/cgroup"]
+    assert [str(place / path) for place, path in shortage._places(["0::/"], own_namespace)] == ["/sys/fs/cgroup"]

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from keystone_action.errors import ServiceError
-from keystone_action.sandbox.shortage import of_machine
+from keystone_action.system.shortage import machine_shortage
 
 _STOP_SECONDS = 5.0
 _DEFECTS_LIMIT = 100
@@ -51,7 +51,7 @@ class LoopThread:
                 self.loop = ready.result()
             except Exception as error:
                 self._thread = None
-                raise ServiceError(f"{self._what} can't be started: {of_machine(error) or error}") from error
+                raise ServiceError(f"{self._what} can't be started: {machine_shortage(error) or error}") from error
 
     def _serve(self, ready: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
         try:

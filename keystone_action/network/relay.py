@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from keystone_action.engine.networks import ContainerNetwork
-from keystone_action.services.base import undoing
-from keystone_action.services.egress.guarded_listener import Connection, GuardedListener, closing_writer, pass_both_ways
-from keystone_action.services.egress.outside import Outside
-from keystone_action.services.loop_thread import LoopThread
+from keystone_action.network.guarded_listener import Connection, GuardedListener, closing_writer, pass_both_ways
+from keystone_action.network.loop_thread import LoopThread
+from keystone_action.network.outside import Outside
+from keystone_action.system.cleanup import undoing
 
 CONNECTIONS = 256
 """Connections of one relay at a time; further ones wait until one is over."""

@@ -1,5 +1,5 @@
-"""The machine's cap on processes: `pids.max` of the control groups that we run in, as podman, Kubernetes and systemd
-set it. What is refused by it is the machine's doing, never the agent's.
+"""What this machine is short of: memory, space, descriptors, and processes by `pids.max` of the control groups that we
+run in, as podman, Kubernetes and systemd set it. What the machine refuses is never the agent's doing.
 
 Only the standard library: the launcher imports this.
 """
@@ -15,12 +15,12 @@ OUT_OF_SOMETHING = frozenset({errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.EN
 """What starting a process fails with when the machine has no process, memory or descriptor left for it."""
 
 
-def refusals() -> int:
+def refused_processes() -> int:
     """How many processes have been refused so far in our control group and those above it."""
     return sum(_counter(group / "pids.events") for group in _groups())
 
 
-def sentence(code: int = errno.EAGAIN) -> str:
+def process_shortage(code: int = errno.EAGAIN) -> str:
     """Why the machine starts no further process or thread, as far as it tells. code: what the system call said."""
     if code in (errno.EMFILE, errno.ENFILE):
         return "no file descriptor is left (`ulimit -n`, or fs.file-max of the machine)"
@@ -33,7 +33,22 @@ def sentence(code: int = errno.EAGAIN) -> str:
     return f"the machine caps processes (pids.max is {most}, {used} are in use)"
 
 
-def tightest() -> int | None:
+def machine_shortage(error: BaseException) -> str:
+    """What the machine ran out of, when that is why something of ours failed; else empty."""
+    code = error.errno if isinstance(error, OSError) else None
+    if code in OUT_OF_SOMETHING:
+        return process_shortage(code)
+    if code in (errno.ENOSPC, errno.EDQUOT):
+        where = f" for {error.filename}" if isinstance(error, OSError) and error.filename else ""
+        return f"there is no space left on this machine{where}"
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return process_shortage()
+    if isinstance(error, MemoryError):
+        return "no memory is left for this process"
+    return ""
+
+
+def smallest_cap() -> int | None:
     """The smallest cap that holds for us; None where there is none."""
     return min((most for most, _ in map(_use, _groups()) if most is not None), default=None)
 

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import anyio
 
-from keystone_action import signals
 from keystone_action.errors import Cancelled, HarnessError, KeystoneError
-from keystone_action.sandbox.shortage import of_machine
+from keystone_action.system import signals
+from keystone_action.system.shortage import machine_shortage
 
 T = TypeVar("T")
 _TEARDOWN_SECONDS = 1.0
@@ -117,7 +117,7 @@ def _wait(outcome: Future[T], stop: Stop) -> T:
 
 
 def _not_started(error: BaseException) -> BaseException:
-    lacking = of_machine(error)
+    lacking = machine_shortage(error)
     return HarnessError(f"the run could not be started: {lacking}") if lacking else error
 
 

@@ -10,7 +10,7 @@ import struct
 import threading
 from pathlib import Path
 
-from keystone_action.services.egress.guarded_listener import CHUNK, Connection
+from keystone_action.network.guarded_listener import CHUNK, Connection
 from keystone_action.spec.models.hosts import IPAddress
 
 _LOOK_UPS = 32
