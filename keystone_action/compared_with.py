@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.git.commit_tree import Remote
-from keystone_action.gate.ancestry import known_merge_base, merged_onto
-from keystone_action.gate.base_commit import BaseCommit
+from keystone_action.gate.base_commit import BaseCommit, known_merge_base, merged_onto
 from keystone_action.gate.workflow_files import WorkflowFile
 from keystone_action.github.api.waiting import RequestLimits
 from keystone_action.github.base import EventBase, base_of_event
@@ -66,7 +65,7 @@ def _baseline_changes(
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
     there."""
     from keystone_action.files.git.committed import is_committed
-    from keystone_action.gate.changed_baseline import changed_baseline
+    from keystone_action.gate.base_commit import changed_baseline
 
     path = _as_named(environ, "baseline", _directory(settings, environ))
     places = [one for one in (path, settings.baseline) if isinstance(one, Path)]  # a link may lead to one that is

@@ -23,7 +23,7 @@ from keystone_action.errors import (
 )
 from keystone_action.files.descent import is_empty
 from keystone_action.files.ownership import hand_over, missing_folders
-from keystone_action.gate.committed import refuse_committed_answers
+from keystone_action.gate.base_commit import refuse_committed_answers
 from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings

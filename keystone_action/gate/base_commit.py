@@ -1,4 +1,9 @@
-"""The commit that a change is compared with, and its specs with the files that they name, in a directory of ours."""
+"""The commit that a change is compared with, and its specs with the files that they name, in a directory of ours.
+
+A checkout tells where its commit comes from: the parent that it was merged onto, or a merge base. A baseline that
+lies in the repository is part of the gate, since a change can bring along one that no run is worse than; so is a cache
+of judges' answers, where only runs may have left something.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,12 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
-from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree
+from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree, submodules_of
+from keystone_action.files.git.committed import checkout_of
 from keystone_action.files.temporary import process_directory
-from keystone_action.gate.named_files import paths_in_source
-from keystone_action.gate.steering import steering_paths
+from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_source, steering_paths
+from keystone_action.runner.baseline import FILE
+from keystone_action.scoring.results import SpecChange
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import enclosing_root
 from keystone_action.spec.loading.yaml_loader import parse
@@ -216,7 +223,7 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
         tree = open_tree(root, base.sha, repository, base.remote)
         return BaseFiles(tree, root, top, top / directory.relative_to(root))
     except (git.GitFailed, OSError) as error:
-        raise unreadable(base, error) from None
+        raise unreadable_base(base, error) from None
 
 
 def _place(base: BaseCommit, directory: Path) -> tuple[Path, Path]:
@@ -231,7 +238,7 @@ def _place(base: BaseCommit, directory: Path) -> tuple[Path, Path]:
     return enclosing_root(directory), directory
 
 
-def unreadable(base: BaseCommit, error: Exception) -> UsageError:
+def unreadable_base(base: BaseCommit, error: Exception) -> UsageError:
     """What to say when a commit can't be read."""
     why = re.sub(r"\s+", " ", str(error)).strip().rstrip(".")
     help_text = f"check out with `fetch-depth: 0`, or fetch it before: `git fetch --depth=1 origin {base.sha[:40]}`"
@@ -273,3 +280,116 @@ def _scalars(node: Node, key: str = "") -> Iterator[tuple[str, str]]:
         elif id(one) not in seen and isinstance(one, SequenceNode):
             seen.add(id(one))
             waiting += [(name, item) for item in one.value]
+
+
+_SHA = r"[0-9a-f]{40}|[0-9a-f]{64}"
+_PARENT = re.compile(rf"parent ({_SHA})")
+
+
+def merged_onto(directory: Path, merge: str, head: str) -> str | None:
+    """The first parent of the commit that is checked out, when that is `merge`, a merge of `head`: GitHub makes it of a
+    pull request on what its base branch has then. None for anything else, such as a checkout of the head itself.
+
+    A shallow checkout has the names of the parents too, though not the parents.
+    """
+    try:
+        found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=directory).decode("ascii").strip()
+        if not merge or found != merge:
+            return None
+        # As it was written: neither the graft of a shallow checkout nor a replacement has a say.
+        written = git.run("cat-file", "commit", found, directory=directory).decode("utf-8", "replace")
+    except (git.GitFailed, UnicodeDecodeError):
+        return None
+    lines = written.partition("\n\n")[0].splitlines()
+    parents = [match[1] for line in lines if (match := _PARENT.fullmatch(line))]
+    return parents[0] if len(parents) == 2 and parents[1] == head else None
+
+
+def known_merge_base(directory: Path, branch: str, head: str) -> str | None:
+    """The newest commit that a branch of `origin` and a commit have in common; None when this checkout can't tell, as a
+    shallow one can't."""
+    try:
+        if git.run("rev-parse", "--is-shallow-repository", directory=directory).strip() != b"false":
+            return None
+        words = ("merge-base", head, f"refs/remotes/origin/{branch}")
+        found = git.run(*words, directory=directory).decode("ascii", "replace").strip()
+    except git.GitFailed:
+        return None
+    return found if re.fullmatch(_SHA, found) else None
+
+
+def changed_baseline(base: BaseCommit, directory: Path, path: Path) -> SpecChange | None:
+    """What a change did to its baseline; None when nothing. path: as it was named, a file or a folder."""
+    shown = os.path.relpath(path, directory)
+    try:
+        files = open_base(base, checkout_of(directory, path))
+        sentence = _difference(files, path)
+    except (UsageError, git.GitFailed, OSError) as error:
+        why = error.sentences if isinstance(error, UsageError) else " ".join(str(error).split())
+        sentence = f"whether this baseline is of the change itself is not known: {why}"
+    return SpecChange(shown, "changed", (sentence,)) if sentence else None
+
+
+def _difference(files: BaseFiles, path: Path) -> str:
+    place = path / FILE if path.is_dir() else path
+    if not place.is_relative_to(files.root):
+        return ""
+    name = place.relative_to(files.root).as_posix()
+    relative = files.tree.resolve(name)
+    entry = None if relative is None else files.tree.entries.get(relative)
+    if entry is None or relative is None:
+        inside = files.tree.in_submodule(name)
+        return "baseline added" if inside is None else _difference_inside(files, *inside, place)
+    size = place.stat().st_size if place.is_file() else 0
+    if max(entry.size, size) > COUNT_LIMIT:
+        return "" if entry.id == _blob(files, place) else f"baseline changed ({entry.size:,} → {size:,} bytes)"
+    before, after = files.tree.read([relative])[relative], place.read_bytes()
+    return "" if before == after else f"baseline changed ({count_lines(before, after)})"
+
+
+def _difference_inside(files: BaseFiles, before: str, submodule: str, place: Path) -> str:
+    """Of a baseline that was in a submodule at the base: what is in it is in no commit of the repository, so that the
+    commit which is named stands for it."""
+    commit = files.tree.submodules[submodule]
+    now = submodules_of(git.run("ls-tree", "-z", "HEAD", "--", submodule, directory=files.root)).get(submodule)
+    if now != commit:
+        return f"baseline changed (submodule {submodule} {commit[:12]} → {now[:12] if now else 'none'})"
+    return "" if place.resolve() == files.root / before else f"baseline changed (it was {before})"
+
+
+def _blob(files: BaseFiles, path: Path) -> str:
+    words = ("hash-object", "--no-filters", "--", str(path))
+    return git.run(*words, directory=files.top.parent / "objects").decode("ascii").strip()
+
+
+_HELP = "name a folder that nobody commits to, for example ${{ runner.temp }}/keystone-judges"
+
+
+def refuse_committed_answers(cache: Path, workspace: Path) -> None:
+    """Answers of judges are believed by their names, which anybody can work out: so no commit may hold them.
+
+    cache: links followed. A folder outside of the workspace holds nothing of a checkout. In it every repository around
+    the cache is asked, since a checkout can have a path, and hold submodules; where there is none, nobody has brought
+    anything. Raises UsageError, also where a repository does not tell.
+    """
+    if not cache.is_relative_to(workspace):
+        return
+    shown = str(cache.relative_to(workspace))
+    for top in (cache, *cache.parents):
+        if os.path.lexists(top / ".git") and _holds(top, cache, shown):
+            raise UsageError(
+                f"input cache-dir is {shown!r}, and the commit has files there; judges would take them for answers",
+                help=_HELP,
+            )
+        if top == workspace:
+            return
+
+
+def _holds(top: Path, cache: Path, shown: str) -> bool:
+    try:
+        return bool(git.run("ls-files", "-z", "--", str(cache.relative_to(top)), directory=top))
+    except git.GitFailed as error:
+        why = " ".join(str(error).split())
+        raise UsageError(
+            f"input cache-dir is {shown!r}, and whether a commit has files there is not known: {why}", help=_HELP
+        ) from None

@@ -16,19 +16,19 @@ from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
 from keystone_action.files.git.commands import GitFailed
 from keystone_action.files.git.commit_tree import submodules_of
-from keystone_action.gate.base_commit import BaseCommit, BaseFiles, open_base, unreadable
-from keystone_action.gate.leaves import Finding, Level
+from keystone_action.gate.base_commit import BaseCommit, BaseFiles, open_base, unreadable_base
+from keystone_action.gate.findings import GateFinding, Level
 from keystone_action.gate.named_files import (
     changed_files,
     changed_recordings,
+    counted_lines,
     file_finding,
-    line_counts,
     named_files,
     same_content,
     shown_files,
+    steering_findings,
 )
 from keystone_action.gate.spec_changes import first_sentences, spec_findings
-from keystone_action.gate.steering import steering_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
 from keystone_action.runner.specs import load_paths, load_specs, pointers_named
@@ -134,7 +134,7 @@ def _open_base(base: BaseCommit, options: GatedOptions) -> BaseFiles:
     try:
         files.find(options.specs, files.directory.relative_to(files.top).as_posix())
     except (GitFailed, OSError) as error:
-        raise unreadable(base, error) from None
+        raise unreadable_base(base, error) from None
     return files
 
 
@@ -149,7 +149,7 @@ def _side_of_base(files: BaseFiles, options: GatedOptions) -> _Side:
         files.complete(paths, options.dialects)
     except (GitFailed, OSError) as error:
         assert options.base is not None
-        raise unreadable(options.base, error) from None
+        raise unreadable_base(options.base, error) from None
     specs, errors = load_paths(paths, there)
     names = {path: Path(os.path.abspath(path)).relative_to(files.top).as_posix() for path in paths}  # noqa: PTH100
     return _Side(
@@ -261,8 +261,8 @@ def _moved_specs(before: _Side, after: _Side) -> dict[str, str]:
 class _Said:
     """What became of one spec. beside: of the files that it names."""
 
-    of_spec: Sequence[Finding] = ()
-    beside: Sequence[Finding] = ()
+    of_spec: Sequence[GateFinding] = ()
+    beside: Sequence[GateFinding] = ()
 
     def __bool__(self) -> bool:
         return bool(self.of_spec or self.beside)
@@ -274,23 +274,25 @@ class _Said:
 
 def _compare(before: _Side, there: str, after: _Side, here: str) -> _Said:
     if not after.file(here).is_file():  # opening a FIFO would wait for ever
-        return _Said([Finding(Level.TAKEN, "the spec is no regular file in this commit")])
+        return _Said([GateFinding(Level.TAKEN, "the spec is no regular file in this commit")])
     try:
         return _differences(before, there, after, here)
     except OSError as error:
-        return _Said([Finding(Level.TAKEN, f"its files can't be compared: {error.filename}: {error.strerror}")])
+        return _Said([GateFinding(Level.TAKEN, f"its files can't be compared: {error.filename}: {error.strerror}")])
 
 
 def _differences(before: _Side, there: str, after: _Side, here: str) -> _Said:
     old, new = before.specs.get(there), after.specs.get(here)
-    submodules = [Finding(Level.LOWERED, text) for text in _changed_submodules(before, after, new)]
+    submodules = [GateFinding(Level.LOWERED, text) for text in _changed_submodules(before, after, new)]
     same_text = same_content(before.file(there), after.file(here))
     if old is None or new is None:
-        lines = "" if same_text else f" ({line_counts(before.file(there), after.file(here))})"
+        lines = "" if same_text else f" ({counted_lines(before.file(there), after.file(here))})"
         errors = before.errors.get(there) or after.errors.get(here)
         where = "the base commit" if old is None else "this commit"
         why = errors.diagnostics[0].message if errors is not None else "no reason"
-        return _Said([Finding(Level.TAKEN, f"the spec{lines} can't be read as it is at {where}: {why}")], submodules)
+        return _Said(
+            [GateFinding(Level.TAKEN, f"the spec{lines} can't be read as it is at {where}: {why}")], submodules
+        )
     meant = spec_findings(old, new, places=(before.root, after.root))
     files = changed_files(named_files(old, before.root), named_files(new, after.root))
     readable = changed_files(*shown_files(old, (before.root, after.root)))
@@ -301,7 +303,7 @@ def _differences(before: _Side, there: str, after: _Side, here: str) -> _Said:
         *steering_findings(old, new),
     ]
     if not meant and not same_text:
-        meant = [Finding(Level.NONE, "only its text changed, not what it means")]
+        meant = [GateFinding(Level.NONE, "only its text changed, not what it means")]
     return _Said(meant, beside)
 
 

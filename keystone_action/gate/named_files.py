@@ -1,20 +1,30 @@
-"""The files that two versions of a spec name, side by side: which changed, and by how many lines."""
+"""The files that two versions of a spec name, side by side: which changed, and by how many lines.
+
+Files of the agent's workspace that steer its program: instructions, hooks, settings. What the workspace holds is the
+agent's, and is not compared; what steers it decides how it works, so a change of that is said.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+from keystone_action.agents.presets.preset import load_preset, preset_names
 from keystone_action.files.git import commands as git
-from keystone_action.gate.leaves import Finding, Level
+from keystone_action.gate.findings import GateFinding, Level
+from keystone_action.spec.globs import Globs, PathMatcher
 from keystone_action.spec.loading.author_directory import files_below
 from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.models.agents import PresetAgent
 from keystone_action.spec.walking import walk
 
 MAX_SHOWN = 20
@@ -157,7 +167,7 @@ class FileChange:
     @property
     def text(self) -> str:
         """`hidden/test_x.py (+3 −10)`"""
-        counted = self.what or line_counts(*filter(None, (self.old, self.new)))
+        counted = self.what or counted_lines(*filter(None, (self.old, self.new)))
         name = self.name if len(self.name) <= _LONGEST else f"…{self.name[1 - _LONGEST :]}"
         return f"{name} ({counted}{', now empty' if self.is_emptied else ''})"
 
@@ -182,7 +192,7 @@ def changed_files(before: NamedFiles, after: NamedFiles) -> list[FileChange]:
     return sorted(found, key=lambda one: (one.level, one.rank, -one.cut, one.name))
 
 
-def file_finding(title: str, changes: Sequence[FileChange]) -> Iterator[Finding]:
+def file_finding(title: str, changes: Sequence[FileChange]) -> Iterator[GateFinding]:
     """`changed files: hidden/test_x.py (+3 −10), a.sh (deleted)`, with a count of those for which there is no room. A
     crowd of files that decide leaves room for those that were cut most."""
     if not changes:
@@ -197,7 +207,7 @@ def file_finding(title: str, changes: Sequence[FileChange]) -> Iterator[Finding]
             break
     more = len(changes) - len(texts)
     listed = ", ".join([*texts, f"and {more:,} more"] if more else texts)
-    yield Finding(min(one.level for one in changes), f"{title}: {listed}", order=_AMONG, longest=2 * MAX_CHARACTERS)
+    yield GateFinding(min(one.level for one in changes), f"{title}: {listed}", order=_AMONG, longest=2 * MAX_CHARACTERS)
 
 
 def _lost(old: Path, new: Path) -> float:
@@ -223,7 +233,7 @@ def same_content(old: Path, new: Path) -> bool:
     return old.stat().st_size == new.stat().st_size and _digest(old) == _digest(new)
 
 
-def line_counts(old: Path, new: Path) -> str:
+def counted_lines(old: Path, new: Path) -> str:
     """`+3 −10`; for files without lines, or too large ones, that they changed."""
     sizes = [path.stat().st_size for path in (old, new)]
     if max(sizes) > COUNT_LIMIT or any(b"\0" in path.read_bytes()[:8_000] for path in (old, new)):
@@ -248,3 +258,80 @@ def count_lines(old: bytes, new: bytes) -> str:
 def _digest(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+_SHOWN = 10
+"""Files that are named, and keys of each."""
+_WITH_KEYS = (".json", ".jsonc", ".yaml", ".yml")
+
+
+def steering_findings(before: LoadedSpec, after: LoadedSpec) -> Iterator[GateFinding]:
+    """`changes what steers the agent: .claude/settings.json (hooks, env)`; nothing where nothing differs. Raises
+    OSError."""
+    old, new = _steering_files(before), _steering_files(after)
+    changed = [
+        f"{name} ({_steering_difference(old.get(name), new.get(name))})"
+        for name in sorted({*old, *new})
+        if name not in old or name not in new or not same_content(old[name], new[name])
+    ]
+    if changed:
+        more = f" and {len(changed) - _SHOWN:,} more" if len(changed) > _SHOWN else ""
+        yield GateFinding(Level.AROUND, f"changes what steers the agent: {', '.join(changed[:_SHOWN])}{more}")
+
+
+@cache
+def _of_any_agent() -> Globs:
+    return Globs((one for name in preset_names() for one in load_preset(name).steered_by), dot=True)
+
+
+def steering_paths(paths: Iterable[str], folder: str) -> Iterator[str]:
+    """Those that steer any known agent whose workspace is this folder, all as paths of a repository."""
+    matches, prefix = PathMatcher(_of_any_agent()), f"{folder}/" if folder not in ("", ".") else ""
+    return (path for path in paths if path.startswith(prefix) and matches(path.removeprefix(prefix)))
+
+
+def _steering_files(loaded: LoadedSpec) -> dict[str, Path]:
+    """By their paths in the workspace."""
+    agent, workspace = loaded.spec.agent, loaded.spec.workspace
+    if not isinstance(agent, PresetAgent) or workspace is None or "{{" in workspace:
+        return {}
+    top, found = loaded.directory / workspace, {}
+    matches = PathMatcher(Globs(load_preset(agent.type).steered_by, dot=True))
+    for folder, folders, files in walk(top):
+        if ".git" in folders:
+            folders.remove(".git")
+        for name in sorted(files):
+            path = Path(folder, name)
+            relative = os.path.relpath(path, top)
+            if matches(relative) and path.is_file():
+                found[relative] = path
+    return found
+
+
+def _steering_difference(old: Path | None, new: Path | None) -> str:
+    """The keys that differ, else the lines."""
+    known = [path for path in (old, new) if path is not None]
+    tables = [_keys_of_settings(path) for path in known]
+    if all(table is not None for table in tables):
+        was, now = (tables[0], tables[-1]) if len(tables) == 2 else ({}, tables[0])
+        assert was is not None
+        assert now is not None
+        names = [name for name in {**was, **now} if was.get(name, ...) != now.get(name, ...)]
+        if names:
+            return ", ".join([*names[:_SHOWN], *(["…"] if len(names) > _SHOWN else [])])
+    if old is None or new is None:
+        return "added" if old is None else "deleted"
+    return counted_lines(old, new)
+
+
+def _keys_of_settings(path: Path) -> Mapping[str, Any] | None:
+    """What a file of settings holds, by its first keys; None where it is no mapping, or can't be read as one."""
+    import yaml
+
+    if not path.name.endswith(_WITH_KEYS) or path.stat().st_size > COUNT_LIMIT:
+        return None
+    try:
+        found = yaml.load(path.read_text("utf-8"), Loader=yaml.CSafeLoader)  # JSON is YAML
+    except (yaml.YAMLError, ValueError, RecursionError):
+        return None
+    return {str(key): value for key, value in found.items()} if isinstance(found, dict) else None

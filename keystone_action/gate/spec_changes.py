@@ -1,7 +1,9 @@
-"""What differs between two versions of a spec, in sentences: `threshold 0.85 → 0.5`, `removed: tests_pass`.
+r"""What differs between two versions of a spec, in sentences: `threshold 0.85 → 0.5`, `removed: tests_pass`.
 
 A pure comparison of what was loaded, so that a base that is extended, a default and an alias count for what they mean.
-What can weaken the gate most comes first, whatever else a change holds.
+What can weaken the gate most comes first, whatever else a change holds. For what is forbidden, where evidence comes
+from and what agents may see, a sentence says which way it goes: `forbidden.tools is gone`, `gateway.ignore has one
+pattern more: \d+`.
 """
 
 from __future__ import annotations
@@ -14,14 +16,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from keystone_action.gate.evidence_changes import evidence_changes
-from keystone_action.gate.leaves import (
+from keystone_action.gate.findings import (
     NULL,
-    Finding,
-    Leaf,
+    ChangedValue,
+    GateFinding,
     Level,
     Places,
-    changed_leaves,
+    changed_values,
     is_same,
     is_slight,
     join_names,
@@ -29,6 +30,116 @@ from keystone_action.gate.leaves import (
 )
 from keystone_action.spec.loading.loader import LoadedSpec
 from keystone_action.spec.loading.run_rules import RunRules
+from keystone_action.spec.models.gateway import Gateway
+
+_LISTED = 3
+"""Entries of a list that a sentence shows."""
+_ALLOWED = ("db_writes_outside", "http_except", "file_writes_outside")
+"""Rules that list what is allowed; the others list what is forbidden."""
+
+_NOUNS = {"providers": "provider", "ignore": "pattern", "models": "model"}
+_WEAKEST = {"mode": "replay", "match": "turn", "models": None}
+"""The value of a field that lets more pass than any other; of other fields each may."""
+_ORDER = 2
+"""Where these stand among findings of one level."""
+
+Told = tuple[Level, str]
+
+
+def evidence_changes(old: dict[str, Any], new: dict[str, Any], places: Places = ("", "")) -> Iterator[GateFinding]:
+    """Findings on `forbidden`, `audit`, `gateway`, `agent.trace`, `resources.readable` and `network.egress.allow`.
+    These are taken out of the two documents."""
+    for number, (level, text) in enumerate(_told(old, new, places)):
+        yield GateFinding(level, text, order=_ORDER, size=-number)
+
+
+def _told(old: dict[str, Any], new: dict[str, Any], places: Places) -> Iterator[Told]:
+    yield from _forbidden(old.pop("forbidden"), new.pop("forbidden"))
+    before, after = old.pop("audit"), new.pop("audit")
+    yield from ((_level(weakens=not one.new), one.text) for one in changed_values("audit", before, after))
+    yield from _gateway(old.pop("gateway"), new.pop("gateway"))
+    # What an agent says of itself: another place or format of it is another witness.
+    traces = old["agent"].pop("trace"), new["agent"].pop("trace")
+    yield from ((Level.LOWERED, one.text) for one in changed_values("agent.trace", *traces, places))
+    folders = old["resources"].pop("readable"), new["resources"].pop("readable")
+    yield from _entries("resources.readable", "folder", *folders, more_weakens=True)
+    hosts = old["network"]["egress"].pop("allow"), new["network"]["egress"].pop("allow")
+    yield from _entries("network.egress.allow", "host", *hosts, more_weakens=True)
+
+
+def _level(*, weakens: bool) -> Level:
+    return Level.LOWERED if weakens else Level.STRICTER
+
+
+def _forbidden(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[Told]:
+    for rule in old:
+        name, before, after = f"forbidden.{rule}", old[rule], new[rule]
+        if before is None and after is not None:
+            shown = short_value(after)
+            yield Level.STRICTER, f"{name} is new: {shown}" if shown else f"{name} is new"
+        elif after is None and before is not None:
+            yield Level.TAKEN, f"{name} is gone"
+        elif isinstance(before, list) and isinstance(after, list):
+            yield from _entries(name, "entry", before, after, more_weakens=rule in _ALLOWED)
+
+
+def _gateway(old: Any, new: Any) -> Iterator[Told]:
+    """Where a spec has no such key, an agent that needs the gateway has it with its defaults."""
+    if "off" in (old, new) and old != new:
+        was, now = ("on" if isinstance(one, dict) else short_value(one) for one in (old, new))
+        yield Level.TAKEN if new == "off" else Level.STRICTER, f"gateway {was} → {now}"
+    elif new is None and old is not None:
+        yield Level.TAKEN, "gateway is gone"
+    defaults = Gateway().model_dump()
+    before: dict[str, Any] = old if isinstance(old, dict) else defaults
+    after: dict[str, Any] = new if isinstance(new, dict) else defaults
+    told = [one for name in defaults for one in _gateway_field(name, before[name], after[name])]
+    yield from told
+    if old is None and new not in (None, "off") and not told:
+        yield Level.STRICTER, "gateway is new"
+
+
+def _gateway_field(field: str, old: Any, new: Any) -> Iterator[Told]:
+    name = f"gateway.{field}"
+    if field in ("budget", "prices"):
+        for key in dict.fromkeys((*old, *new)):
+            for change in changed_values(f"{name}.{key}", old.get(key), new.get(key)):
+                yield _level_of_amount(field, change), change.text
+    elif field in _NOUNS and isinstance(old, list) and isinstance(new, list):
+        yield from _entries(name, _NOUNS[field], old, new, more_weakens=True)
+    else:
+        weakens = new != "deny" if field == "provider_tools" else _WEAKEST.get(field, new) == new
+        yield from ((_level(weakens=weakens), change.text) for change in changed_values(name, old, new))
+
+
+def _level_of_amount(field: str, change: ChangedValue) -> Level:
+    """Of a limit, or of a price: one that is too low lets a limit of money pass more, and there can be many of them."""
+    if field == "budget":
+        return Level.STRICTER if not _allows_more(change.old, change.new) else _slight_or(Level.LOWERED, change)
+    return Level.STRICTER if change.is_dropped else _slight_or(Level.ASKED, change)
+
+
+def _slight_or(level: Level, change: ChangedValue) -> Level:
+    return Level.SLIGHT if change.is_slight else level
+
+
+def _allows_more(limit: float | None, other: float | None) -> bool:
+    return limit is not None and (other is None or other > limit)
+
+
+def _entries(name: str, noun: str, old: Sequence[Any], new: Sequence[Any], *, more_weakens: bool) -> Iterator[Told]:
+    came = [one for one in new if not any(is_same(one, other) for other in old)]
+    went = [one for one in old if not any(is_same(one, other) for other in new)]
+    for found, word, weakens in ((came, "more", more_weakens), (went, "fewer", not more_weakens)):
+        if found:
+            plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+            number = f"one {noun}" if len(found) == 1 else f"{len(found):,} {plural}"
+            if len(found) > _LISTED:
+                found.sort(key=lambda one: len(str(one)))  # what lets most pass is short: `.*`, `*`
+            shown = ", ".join(filter(None, map(short_value, found[:_LISTED])))
+            rest = f" and {len(found) - _LISTED:,} more" if len(found) > _LISTED else ""
+            yield _level(weakens=weakens), f"{name} has {number} {word}{f': {shown}{rest}' if shown else ''}"
+
 
 MAX_DIFFERENCES = 30
 _BEFORE_FILES = 8
@@ -60,12 +171,7 @@ _STRICTEST = (("agent.must_exit_zero", True), ("network.egress.default", "deny")
 Plain = dict[str, Any]
 
 
-def differences(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Path]) -> tuple[str, ...]:
-    """A sentence for each difference, as `spec_findings` has them."""
-    return first_sentences(spec_findings(before, after, places=places))
-
-
-def first_sentences(found: Iterable[Finding], beside: Sequence[Finding] = ()) -> tuple[str, ...]:
+def first_sentences(found: Iterable[GateFinding], beside: Sequence[GateFinding] = ()) -> tuple[str, ...]:
     """The gravest first, at most MAX_DIFFERENCES and one that counts the rest, with the names that they are about.
     beside: of files, which stand behind what the spec itself asks, but before all but the gravest of it."""
     ranked = sorted(found, key=lambda one: one.rank)
@@ -80,34 +186,34 @@ def first_sentences(found: Iterable[Finding], beside: Sequence[Finding] = ()) ->
     return tuple(told)
 
 
-def spec_findings(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Path]) -> list[Finding]:
+def spec_findings(before: LoadedSpec, after: LoadedSpec, *, places: tuple[Path, Path]) -> list[GateFinding]:
     """A finding for each difference; none when both mean the same. places: the directories of the two versions."""
     roots = (str(places[0]), str(places[1]))
     old, new = _plain(before.spec), _plain(after.spec)
     checks = _Checks(old, new, roots)
     rules = (
-        Finding(Level.AROUND if leaf.path.startswith("agents.") else Level.LOWERED, leaf.text, _OTHER)
-        for leaf in changed_leaves("", _rules(before), _rules(after), roots)
+        GateFinding(Level.AROUND if change.path.startswith("agents.") else Level.LOWERED, change.text, _OTHER)
+        for change in changed_values("", _rules(before), _rules(after), roots)
     )
     scoring = _scoring(old.pop("scoring"), new.pop("scoring"))
     return [*scoring, *checks.findings(), *evidence_changes(old, new, roots), *_rest(old, new, roots), *rules]
 
 
-def _scoring(old: Plain, new: Plain) -> Iterator[Finding]:
-    for leaf in changed_leaves("", old, new):
-        yield Finding(Level.TAKEN if _lets_more_pass(leaf) else Level.STRICTER, leaf.text, _SCORING)
+def _scoring(old: Plain, new: Plain) -> Iterator[GateFinding]:
+    for change in changed_values("", old, new):
+        yield GateFinding(Level.TAKEN if _lets_more_pass(change) else Level.STRICTER, change.text, _SCORING)
 
 
-def _lets_more_pass(leaf: Leaf) -> bool:
-    if leaf.path == "pass_threshold":
-        return bool(leaf.new < leaf.old)
-    if leaf.path == "replica_aggregation.at_least":
-        return bool(leaf.new < leaf.old)
-    if leaf.path == "fail_on_skipped":
-        return not leaf.new
-    if leaf.path == "replica_aggregation" and isinstance(leaf.old, str) and isinstance(leaf.new, str):
-        return _AGGREGATION[leaf.new] >= _AGGREGATION[leaf.old]
-    return leaf.path != "retry_errors" or leaf.new > leaf.old
+def _lets_more_pass(change: ChangedValue) -> bool:
+    if change.path == "pass_threshold":
+        return bool(change.new < change.old)
+    if change.path == "replica_aggregation.at_least":
+        return bool(change.new < change.old)
+    if change.path == "fail_on_skipped":
+        return not change.new
+    if change.path == "replica_aggregation" and isinstance(change.old, str) and isinstance(change.new, str):
+        return _AGGREGATION[change.new] >= _AGGREGATION[change.old]
+    return change.path != "retry_errors" or change.new > change.old
 
 
 class _Checks:
@@ -125,7 +231,7 @@ class _Checks:
         ]
         self._both = both
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[GateFinding]:
         for one in self._sets:
             for finding in one.findings():
                 # What all scenarios have is told before what one of them has.
@@ -133,14 +239,14 @@ class _Checks:
                 yield replace(finding, text=f"{one.where}{finding.text}", order=order)
         removed = [name for name in self._was if name not in self._now]
         if removed:
-            yield Finding(Level.TAKEN, f"removed scenarios: {join_names(removed)}", _REMOVED)
+            yield GateFinding(Level.TAKEN, f"removed scenarios: {join_names(removed)}", _REMOVED)
         for name in self._both:
-            for leaf in changed_leaves("", self._was[name], self._now[name], self._places):
-                level = Level.NONE if leaf.path == "description" else Level.AROUND
-                yield Finding(level, f"scenario {name}: {leaf.text}", _OTHER, name=f"scenario {name}")
+            for change in changed_values("", self._was[name], self._now[name], self._places):
+                level = Level.NONE if change.path == "description" else Level.AROUND
+                yield GateFinding(level, f"scenario {name}: {change.text}", _OTHER, name=f"scenario {name}")
         added = [name for name in self._now if name not in self._was]
         if added:
-            yield Finding(Level.NONE, f"added scenarios: {join_names(added)}", _OTHER)
+            yield GateFinding(Level.NONE, f"added scenarios: {join_names(added)}", _OTHER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,22 +258,22 @@ class _CheckSet:
     new: Mapping[str, Plain]
     places: Places
 
-    def findings(self) -> Iterator[Finding]:
+    def findings(self) -> Iterator[GateFinding]:
         """Of those that went, came, or are not what they were."""
         renamed = self._renamed()
         removed = [name for name in self.old if name not in self.new and name not in renamed]
         removed.sort(key=lambda name: (not self.old[name]["gate"], -self.old[name]["weight"], name))
         if removed:
             names = [f"{name} (a gate)" if self.old[name]["gate"] else name for name in removed]
-            yield Finding(Level.TAKEN, f"removed: {join_names(names)}", _REMOVED)
+            yield GateFinding(Level.TAKEN, f"removed: {join_names(names)}", _REMOVED)
         if renamed:
             names = [f"{name} → {now}" for name, now in renamed.items()]
-            yield Finding(Level.SLIGHT, f"renamed: {join_names(names)}", _REMOVED)
+            yield GateFinding(Level.SLIGHT, f"renamed: {join_names(names)}", _REMOVED)
         both = [name for name in self.old if name in self.new]
         for name in both:
             yield from self._one(name)
         if [name for name in self.new if name in both] != both:
-            yield Finding(Level.ASKED, "the order of the checks changed", _OTHER)
+            yield GateFinding(Level.ASKED, "the order of the checks changed", _OTHER)
         yield from self._added(set(renamed.values()))
 
     def _renamed(self) -> dict[str, str]:
@@ -184,35 +290,35 @@ class _CheckSet:
 
     def _is_same(self, name: str, now: str) -> bool:
         old, new = ({**one, "description": ""} for one in (self.old[name], self.new[now]))
-        return next(changed_leaves("", old, new, self.places), None) is None
+        return next(changed_values("", old, new, self.places), None) is None
 
-    def _one(self, name: str) -> Iterator[Finding]:
+    def _one(self, name: str) -> Iterator[GateFinding]:
         old, new = self.old[name], self.new[name]
         was, now = old["gate"], new["gate"]
         if was and not now:
-            yield Finding(Level.TAKEN, f"gate {name} removed", _GATE, name=name)
+            yield GateFinding(Level.TAKEN, f"gate {name} removed", _GATE, name=name)
         elif now and not was:
-            yield Finding(Level.NONE, f"gate {name} added", _OTHER, name=name)
+            yield GateFinding(Level.NONE, f"gate {name} added", _OTHER, name=name)
         elif was != now:
             level = Level.LOWERED if now == "passed" else Level.NONE
-            yield Finding(level, f"gate {name} {short_value(was)} → {short_value(now)}", _GATE, name=name)
+            yield GateFinding(level, f"gate {name} {short_value(was)} → {short_value(now)}", _GATE, name=name)
         yield from self._weight(name)
         size = _share(self.old, name, self.new)
         for key in old:
             if key not in ("gate", "weight"):
-                for leaf in changed_leaves("check" if key == "check" else key, old[key], new[key], self.places):
-                    yield Finding(_level_of(leaf, bool(was)), f"{name}: {leaf.text}", _CHECK, size, name)
+                for change in changed_values("check" if key == "check" else key, old[key], new[key], self.places):
+                    yield GateFinding(_level_of(change, bool(was)), f"{name}: {change.text}", _CHECK, size, name)
 
-    def _weight(self, name: str) -> Iterator[Finding]:
+    def _weight(self, name: str) -> Iterator[GateFinding]:
         before, after = self.old[name]["weight"], self.new[name]["weight"]
         if is_same(before, after):
             return
         shares = _share(self.old, name, self.new), _share(self.new, name, self.old)
         level = Level.TAKEN if not after else Level.SLIGHT if is_slight(*shares) else Level.LOWERED
         text = f"weight of {name} {short_value(before)} → {short_value(after)}"
-        yield Finding(level, text, _WEIGHT, abs(shares[0] - shares[1]), name)
+        yield GateFinding(level, text, _WEIGHT, abs(shares[0] - shares[1]), name)
 
-    def _added(self, renamed: set[str]) -> Iterator[Finding]:
+    def _added(self, renamed: set[str]) -> Iterator[GateFinding]:
         added = [name for name in self.new if name not in self.old and name not in renamed]
         if not added:
             return
@@ -221,9 +327,9 @@ class _CheckSet:
         if self.old and total and weight / total > _LARGE_PART:
             # What was there counts for less: with a threshold below 1 it may fail.
             share = f", which have {weight / total:.0%} of the weight"
-            yield Finding(Level.LOWERED, f"added: {join_names(added)}{share}", _WEIGHT)
+            yield GateFinding(Level.LOWERED, f"added: {join_names(added)}{share}", _WEIGHT)
         else:
-            yield Finding(Level.NONE, f"added: {join_names(added)}", _OTHER)
+            yield GateFinding(Level.NONE, f"added: {join_names(added)}", _OTHER)
 
 
 def _share(checks: Mapping[str, Plain], name: str, others: Mapping[str, Plain]) -> float:
@@ -232,28 +338,28 @@ def _share(checks: Mapping[str, Plain], name: str, others: Mapping[str, Plain]) 
     return checks[name]["weight"] / total if total else 0.0
 
 
-def _level_of(leaf: Leaf, is_gate: bool) -> Level:
+def _level_of(change: ChangedValue, is_gate: bool) -> Level:
     """Of a field of an invariant."""
-    if leaf.path == "description":
+    if change.path == "description":
         return Level.NONE
-    if leaf.path == "on_skip" and leaf.new != "ignore":
+    if change.path == "on_skip" and change.new != "ignore":
         return Level.NONE
-    if leaf.is_slight:
+    if change.is_slight:
         return Level.SLIGHT
-    if is_gate or leaf.is_dropped or leaf.path == "on_skip":
+    if is_gate or change.is_dropped or change.path == "on_skip":
         return Level.LOWERED
     return Level.ASKED
 
 
-def _rest(old: Plain, new: Plain, places: Places) -> Iterator[Finding]:
-    for leaf in changed_leaves("", old, new, places):
-        parts = re.split(r"[.\[]", leaf.path)
+def _rest(old: Plain, new: Plain, places: Places) -> Iterator[GateFinding]:
+    for change in changed_values("", old, new, places):
+        parts = re.split(r"[.\[]", change.path)
         known = (_LEVELS.get(".".join(parts[:length])) for length in range(len(parts), 0, -1))
         level = next((one for one in known if one is not None), Level.AROUND)
-        if (leaf.path, leaf.new) in _STRICTEST:
+        if (change.path, change.new) in _STRICTEST:
             level = Level.STRICTER
-        level = Level.SLIGHT if leaf.is_slight and level < Level.SLIGHT else level
-        yield Finding(level, leaf.text, _GATE if level <= Level.LOWERED else _OTHER, name=parts[0])
+        level = Level.SLIGHT if change.is_slight and level < Level.SLIGHT else level
+        yield GateFinding(level, change.text, _GATE if level <= Level.LOWERED else _OTHER, name=parts[0])
 
 
 def _pop_names(name: str, *documents: Plain) -> list[Any]:

@@ -13,7 +13,7 @@ from itertools import chain
 
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keystone_action.gate.leaves import short_value
+from keystone_action.gate.findings import short_value
 from keystone_action.spec.loading.yaml_loader import parse
 
 MAX_STEPS = 5_000
@@ -82,14 +82,9 @@ def read_workflow(text: str, name: str, is_ours: Callable[[str], bool]) -> Workf
     return Workflow() if document is None else _Reader(is_ours).read(document.node)
 
 
-def differences(before: Workflow, after: Workflow) -> tuple[str, ...]:
-    """A sentence for each difference, at most MAX_DIFFERENCES and one that counts the rest."""
-    return ranked_differences(before, after)[1]
-
-
 def ranked_differences(before: Workflow, after: Workflow) -> tuple[int, tuple[str, ...]]:
     """How grave the gravest difference is (0 is the gravest, HARMLESS means that there is none), and a sentence for
-    each."""
+    each, at most MAX_DIFFERENCES and one that counts the rest."""
     found: list[Sentence] = []
     pairs, lost, new = _pair_calls(before.calls, after.calls)
     several = max(len(before.calls), len(after.calls)) > 1

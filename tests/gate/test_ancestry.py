@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.repositories import commit, git
 
-from keystone_action.gate.ancestry import merged_onto
+from keystone_action.gate.base_commit import merged_onto
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.gate.evidence_changes import evidence_changes
-from keystone_action.gate.leaves import Level
+from keystone_action.gate.findings import Level
+from keystone_action.gate.spec_changes import evidence_changes
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.policies import Audit, Forbidden
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.gate.leaves import Level
+from keystone_action.gate.findings import Level
 from keystone_action.gate.named_files import (
     MAX_SHOWN,
     NamedFiles,
     changed_files,
+    counted_lines,
     file_finding,
-    line_counts,
     same_content,
 )
 
@@ -64,7 +64,7 @@ def test_line_ends_and_pointers_are_the_checkouts(tmp_path: Path, old: bytes, ne
     ],
 )
 def test_lines(tmp_path: Path, old: bytes, new: bytes, said: str) -> None:
-    assert line_counts(*pair(tmp_path, old, new)) == said
+    assert counted_lines(*pair(tmp_path, old, new)) == said
 
 
 def test_names_on_one_side(tmp_path: Path) -> None:

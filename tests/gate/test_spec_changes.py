@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.dialects.known import DIALECTS
-from keystone_action.gate.leaves import short_value
-from keystone_action.gate.spec_changes import MAX_DIFFERENCES, differences
+from keystone_action.gate.findings import short_value
+from keystone_action.gate.spec_changes import MAX_DIFFERENCES, first_sentences, spec_findings
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.loader import LoadedSpec, load
 
@@ -57,9 +57,11 @@ def test_a_value_is_quoted_where_one_could_not_see_what_it_is() -> None:
 
 
 def said(tmp_path: Path, after: dict[str, Any], before: dict[str, Any] = BASE) -> tuple[str, ...]:
-    return differences(
-        loaded(tmp_path / "a", before), loaded(tmp_path / "b", after), places=(tmp_path / "a", tmp_path / "b")
-    )
+    return differences(loaded(tmp_path / "a", before), loaded(tmp_path / "b", after))
+
+
+def differences(before: LoadedSpec, after: LoadedSpec) -> tuple[str, ...]:
+    return first_sentences(spec_findings(before, after, places=(before.directory, after.directory)))
 
 
 @pytest.mark.parametrize(
@@ -308,9 +310,9 @@ def test_other_tools_files_differ_by_what_they_ask_besides(tmp_path: Path) -> No
         return load(folder / "case.yaml", CheckTypes(), dialects=DIALECTS)
 
     before, same = of("a"), of("b")
-    assert differences(before, same, places=(before.directory, same.directory)) == ()
+    assert differences(before, same) == ()
     weaker = of("c", graders=[{"type": "command", "cmd": "true || false"}])
-    found = differences(before, weaker, places=(before.directory, weaker.directory))
+    found = differences(before, weaker)
     assert found, "a grader's command is part of the gate"
     assert any("true || false" in one for one in found)
 

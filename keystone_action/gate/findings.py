@@ -42,7 +42,7 @@ class Level(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class GateFinding:
     """A difference as a sentence. The gravest comes first: by level; then by `order`, which tells kinds of one level
     apart; then by `size`, the larger first; then by name."""
 
@@ -78,7 +78,7 @@ NULL = _Word("null")
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ChangedValue:
     """One place where two documents differ."""
 
     path: str
@@ -103,33 +103,28 @@ class Leaf:
         return is_slight(self.old, self.new)
 
 
-def changed_leaves(path: str, old: Any, new: Any, places: Places = ("", "")) -> Iterator[Leaf]:
+def changed_values(path: str, old: Any, new: Any, places: Places = ("", "")) -> Iterator[ChangedValue]:
     """Each place where two documents differ, the innermost, in the order of the documents. Values of two types differ,
     whatever Python says of `True == 1`."""
     if isinstance(old, dict) and isinstance(new, dict):
         for key in (*old, *(key for key in new if key not in old)):
             below = f"{path}.{key}" if path else str(key)
-            yield from changed_leaves(below, old.get(key, ABSENT), new.get(key, ABSENT), places)
+            yield from changed_values(below, old.get(key, ABSENT), new.get(key, ABSENT), places)
     elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
         found = [
-            leaf
+            change
             for index, (one, other) in enumerate(zip(old, new, strict=True))
-            for leaf in changed_leaves(f"{path}[{index}]", one, other, places)
+            for change in changed_values(f"{path}[{index}]", one, other, places)
         ]
         # A crowd of entries is one difference: it is not to hide others.
-        yield from found if len(found) <= _ENTRIES else [Leaf(path, old, new)]
+        yield from found if len(found) <= _ENTRIES else [ChangedValue(path, old, new)]
     elif not _is_same(old, new, places):
-        yield Leaf(path, old, new)
-
-
-def leaves(path: str, old: Any, new: Any, places: Places = ("", "")) -> Iterator[str]:
-    """A sentence for each place where two documents differ."""
-    yield from (leaf.text for leaf in changed_leaves(path, old, new, places))
+        yield ChangedValue(path, old, new)
 
 
 def is_same(old: Any, new: Any) -> bool:
     """Whether two documents are the same, types included."""
-    return next(changed_leaves("", old, new), None) is None
+    return next(changed_values("", old, new), None) is None
 
 
 def _is_same(old: Any, new: Any, places: Places) -> bool:
