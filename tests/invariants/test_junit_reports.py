@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.tests.junit import BadReport, CaseCounts, read_report, total
+from keystone_action.invariants.test_runs.case_counts import BadReport, CaseCounts
+from keystone_action.invariants.test_runs.junit import read_report, total
 
 REPORTS = Path(__file__).parent.parent / "data" / "junit"
 

@@ -13,7 +13,7 @@ from support.attacks import honest, hostile
 from support.graded_tests import World
 
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.tests.node import with_reporter
+from keystone_action.invariants.test_runs.recorded_runs import with_node_reporter
 
 pytestmark = pytest.mark.sandbox
 
@@ -154,7 +154,7 @@ def test_where_the_reporter_goes(cmd: object, expected: object) -> None:
         expected = expected.replace("OPTIONS", options)
     elif isinstance(expected, list):
         expected = [*expected[:2], *options.split(), *expected[3:]]
-    assert with_reporter(cmd, "/r.xml") == expected  # type: ignore[arg-type]
+    assert with_node_reporter(cmd, "/r.xml") == expected  # type: ignore[arg-type]
 
 
 ONE = 'const test = require("node:test"); const {f} = require("./solution.js");\ntest("one", () => f());'

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.tests import pytest_run
-from keystone_action.invariants.tests.junit import BadReport
-from keystone_action.invariants.tests.pytest_results import read_results
-from keystone_action.invariants.tests.pytest_run import Invocation, of_injected, parse
+from keystone_action.invariants.test_runs import pytest_run
+from keystone_action.invariants.test_runs.case_counts import BadReport
+from keystone_action.invariants.test_runs.pytest_run import Invocation, of_injected, parse, read_results
 
 KEY = bytes(32)
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.files.changes.entries import Change, FileState
-from keystone_action.invariants.tests.rivals import Held, sentence
+from keystone_action.invariants.test_runs.stand_ins import Held, taken_away_sentence
 
 
 def added(path: str, kind: str = "file") -> Change:
@@ -117,7 +117,7 @@ def test_a_rival_lies_where_what_it_stands_for_is_looked_for(held: list[str], pa
 
 
 def test_the_sentence_names_the_first_three() -> None:
-    assert sentence({}) == ""
-    said = sentence({"x.so": "x.py", "tests.py": "tests/"})
+    assert taken_away_sentence({}) == ""
+    said = taken_away_sentence({"x.so": "x.py", "tests.py": "tests/"})
     assert "x.so (in place of x.py), tests.py (in place of tests/) (protect: ['!x.so'] lets it be)" in said
-    assert "and 2 more" in sentence({f"{number}.so": "x.py" for number in range(5)})
+    assert "and 2 more" in taken_away_sentence({f"{number}.so": "x.py" for number in range(5)})

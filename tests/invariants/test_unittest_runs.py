@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from support.graded_tests import World
 
-from keystone_action.invariants.tests.planted_modules import guarded_command
-from keystone_action.invariants.tests.unittest_runs import starts
+from keystone_action.invariants.test_runs.recorded_runs import starts_unittest
+from keystone_action.invariants.test_runs.stand_ins import guarded_command
 
 pytestmark = pytest.mark.sandbox
 
@@ -133,7 +133,7 @@ class Loader(unittest.TestLoader):
     ],
 )
 def test_which_commands_have_to_show_a_run(command: str | list[str], begins: bool) -> None:
-    assert starts(command) is begins
+    assert starts_unittest(command) is begins
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.http.exchange import BadRequest, BadResponse, HttpTarget, Response, encode, exchange
 from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
-from keystone_action.invariants.tests.graded_copy import CannotPrepare, GradedCopy, prepare
+from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare
 from keystone_action.sandbox.base import RunningCommand
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, StrictModel, Template, Text

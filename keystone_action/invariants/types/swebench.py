@@ -14,9 +14,9 @@ from keystone_action.command import Completed
 from keystone_action.files.paths import PathProblem, exists_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, tails, whole
-from keystone_action.invariants.tests import outcome as counted
-from keystone_action.invariants.tests import pytest_run
-from keystone_action.invariants.tests.graded_copy import (
+from keystone_action.invariants.test_runs import pytest_run
+from keystone_action.invariants.test_runs.case_counts import TOLERANCE, BadReport, stop_outcome
+from keystone_action.invariants.test_runs.graded_copy import (
     CannotPrepare,
     GradedCopy,
     Inject,
@@ -24,9 +24,8 @@ from keystone_action.invariants.tests.graded_copy import (
     destinations,
     prepare,
 )
-from keystone_action.invariants.tests.junit import BadReport
-from keystone_action.invariants.tests.planted_modules import ModuleRule
-from keystone_action.invariants.tests.pytest_results import PytestResults
+from keystone_action.invariants.test_runs.pytest_run import PytestResults
+from keystone_action.invariants.test_runs.stand_ins import ModuleRule
 from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import Duration, PlainText, ShellCommand
@@ -145,7 +144,7 @@ class Swebench(Check):
             environment={**context.check_environment, **_PINNED},
             timeout=limit,
         )
-        over = counted.stop_outcome(completed, limit, **copy.details)
+        over = stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return failed(over.message, log=over.log, disqualifies=bool(self.pass_to_pass), **over.details)
         if isinstance(results, PytestResults) and results.missing:
@@ -190,7 +189,7 @@ class Swebench(Check):
             "exit_code": completed.shell_code,
             **copy.details,
         }
-        if not lost and score >= self.pass_threshold - counted.TOLERANCE:
+        if not lost and score >= self.pass_threshold - TOLERANCE:
             return passed(message, score=score, log=log, **details)
         return failed(f"{message}\n{tails(completed)}", score=score, log=log, disqualifies=bool(lost), **details)
 

@@ -15,9 +15,16 @@ from keystone_action.files.paths import PathMissing, PathProblem, name_paths, re
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, tails, whole
-from keystone_action.invariants.tests import node, pytest_run, unittest_runs
-from keystone_action.invariants.tests import outcome as counted
-from keystone_action.invariants.tests.graded_copy import (
+from keystone_action.invariants.test_runs import pytest_run
+from keystone_action.invariants.test_runs.case_counts import (
+    BadReport,
+    CaseCounts,
+    by_confirmed_exit_code,
+    by_counts,
+    by_exit_code,
+    stop_outcome,
+)
+from keystone_action.invariants.test_runs.graded_copy import (
     CannotPrepare,
     GradedCopy,
     Inject,
@@ -25,9 +32,19 @@ from keystone_action.invariants.tests.graded_copy import (
     destinations,
     prepare,
 )
-from keystone_action.invariants.tests.junit import BadReport, CaseCounts, total
-from keystone_action.invariants.tests.planted_modules import ModuleRule
-from keystone_action.invariants.tests.run_keys import Keys
+from keystone_action.invariants.test_runs.junit import total
+from keystone_action.invariants.test_runs.recorded_runs import (
+    NODE,
+    UNITTEST,
+    RunKeys,
+    node_without_reporter,
+    read_node_report,
+    read_unittest_report,
+    starts_unittest,
+    with_node_reporter,
+    without_emptied_files,
+)
+from keystone_action.invariants.test_runs.stand_ins import ModuleRule
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
@@ -176,7 +193,7 @@ class Tests(Check):
         completed, results = await pytest_run.run(
             copy, invocation, (), environment=context.check_environment, timeout=limit
         )
-        over = counted.stop_outcome(completed, limit, **copy.details)
+        over = stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return over
         if isinstance(results, BadReport):
@@ -185,8 +202,8 @@ class Tests(Check):
         if results.missing:
             return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
         if self.type == "tests":
-            return counted.by_confirmed_exit_code(results.counts(), completed, _BY_EXIT_CODE, **copy.details)
-        return counted.by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
+            return by_confirmed_exit_code(results.counts(), completed, _BY_EXIT_CODE, **copy.details)
+        return by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
 
     async def _by_command(self, context: CheckContext, copy: GradedCopy) -> Outcome:
         assert self.cmd is not None
@@ -196,7 +213,7 @@ class Tests(Check):
             return failed(problem, **copy.details)
         command, node_report = self._command(copy)
         if node_report is not None:
-            version = await node.version_without_reporter(copy.sandbox, context.check_environment)
+            version = await node_without_reporter(copy.sandbox, context.check_environment)
             if version is not None:
                 return broken(
                     f"node --test of Node {version} can't be confirmed, because it has no JUnit reporter; set base to "
@@ -206,40 +223,40 @@ class Tests(Check):
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
         environment = await anyio.to_thread.run_sync(pytest_run.pin_pytest, copy, places, given)
-        keys = await anyio.to_thread.run_sync(Keys.lay_out, copy, unittest_runs.RUNNER)
-        of_node = await anyio.to_thread.run_sync(Keys.lay_out, copy, node.RUNNER)
+        keys = await anyio.to_thread.run_sync(RunKeys.lay_out, copy, UNITTEST)
+        of_node = await anyio.to_thread.run_sync(RunKeys.lay_out, copy, NODE)
         recorded = of_node.path if node_report is None else None
         environment, _ = await anyio.to_thread.run_sync(copy.guarded_environment, environment, keys.path, recorded)
         completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
-        over = counted.stop_outcome(completed, limit, **copy.details)
+        over = stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return over
         program = first_word(self.cmd)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
             return broken(sentence_on_missing(program, context.missing_programs[program]), log=whole(completed))
-        runs = await anyio.to_thread.run_sync(keys.runs, unittest_runs.read_report)
-        node_runs = await anyio.to_thread.run_sync(of_node.runs, node.read_report)
-        problem = runs.problem(expected=unittest_runs.starts(self.cmd)) or node_runs.problem()
+        runs = await anyio.to_thread.run_sync(keys.runs, read_unittest_report)
+        node_runs = await anyio.to_thread.run_sync(of_node.runs, read_node_report)
+        problem = runs.problem(expected=starts_unittest(self.cmd)) or node_runs.problem()
         if problem:
             message = f"The command {ending(completed)}; {problem}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
         if self.junit_xml is None and node_report is None:
             if runs.seen or node_runs.seen:
                 counts = runs.counts + node_runs.counts
-                return counted.by_confirmed_exit_code(counts, completed, _BY_EXIT_CODE, **copy.details)
+                return by_confirmed_exit_code(counts, completed, _BY_EXIT_CODE, **copy.details)
             if completed.shell_code == 0 and _ran_nothing(completed):
                 message = f"The command ended with exit code 0, but no test was run.\n{tails(completed)}"
                 return failed(message, log=whole(completed), exit_code=0, **copy.details)
-            return counted.by_exit_code(completed, _BY_EXIT_CODE, **copy.details)
+            return by_exit_code(completed, _BY_EXIT_CODE, **copy.details)
         try:
             counts = await anyio.to_thread.run_sync(self._read_reports, copy, node_report)
         except (BadReport, PathProblem) as bad:
             message = f"The command {ending(completed)}; {bad}.\n{tails(completed)}"
             return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
-        if unittest_runs.starts(self.cmd) and runs.counts.fraction < counts.fraction:
+        if starts_unittest(self.cmd) and runs.counts.fraction < counts.fraction:
             counts = runs.counts  # a report can't have passed what the run has seen fail
-        return counted.by_counts(counts, completed, self.pass_threshold, **copy.details)
+        return by_counts(counts, completed, self.pass_threshold, **copy.details)
 
     def _globs(self) -> list[str]:
         return [self.junit_xml] if isinstance(self.junit_xml, str) else list(self.junit_xml or [])
@@ -261,7 +278,7 @@ class Tests(Check):
     def _command(self, copy: GradedCopy) -> tuple[str | list[str], str | None]:
         """The command, and the name of the report that was added to it: for node's test runner."""
         assert self.cmd is not None
-        added = node.with_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
+        added = with_node_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
         return (self.cmd, None) if added is None else (added, "junit.xml")
 
     def _read_reports(self, copy: GradedCopy, node_report: str | None) -> CaseCounts:
@@ -272,7 +289,7 @@ class Tests(Check):
             except PathMissing:
                 raise BadReport("node wrote no report") from None
             counts = _read("node's report", content)
-            return node.without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
+            return without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
         paths = sorted({path for glob in self._globs() for path in find(workspace, glob)})
         if not paths:
             raise BadReport(f"no report matches {', '.join(self._globs())}")

@@ -3,7 +3,7 @@ of its own, which every interpreter that tests start imports as `sitecustomize`,
 
 `guard.json` beside it: `{"workspace": path, "allowed": [relative paths of the author's files], "held": [relative paths
 of injected and protected modules], "injected": {relative path: content in base64}, "path": [entries of PYTHONPATH that
-lie in the workspace], "notes": file, "keys": file for `unittest_record.py` or null}`. An import that both the workspace
+lie in the workspace], "notes": file, "keys": file for `run_record.py` or null}`. An import that both the workspace
 and something outside of it could serve is served from outside, unless the file in the workspace is allowed; which one
 was passed over goes to the notes. The same holds for each part of a namespace package. An import that both a file of
 the agent's and a held one could serve is served by the held one. The rule is in the finder itself, so it holds for
@@ -70,7 +70,7 @@ class Guard:
         from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
 
         if name == "unittest.main" and self._keys is not None:
-            from keystone_unittest_record import watch  # type: ignore[import-not-found]
+            from keystone_run_record import watch  # type: ignore[import-not-found]
 
             watch(module, self._workspace, self._keys)
         elif name == "_pytest.main":

@@ -24,9 +24,19 @@ from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, display_path, read_inside
 from keystone_action.files.protect import TakenBack, let_in, put, take_back
 from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.tests import planted_modules, rivals
-from keystone_action.invariants.tests.planted_modules import ModuleRule
-from keystone_action.invariants.tests.rivals import Held
+from keystone_action.invariants.test_runs.stand_ins import (
+    NOTES,
+    PROGRAMS,
+    Held,
+    ModuleRule,
+    guarded_command,
+    guarded_environment,
+    passed_over_sentence,
+    read_notes,
+    split_search_path,
+    taken_away_sentence,
+    write_order,
+)
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import AuthorPath, StrictModel, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrMapping
@@ -155,31 +165,29 @@ class GradedCopy:
         """The environment for a command whose interpreters take no module from the workspace that they have already,
         and what its PYTHONPATH has in the workspace: the guard sees to that. keys, node_keys: the files of
         keys for runs of unittest and of node's tests, None where they are not recorded. Blocks."""
-        outside, inside = planted_modules.split_search_path(
-            environment.get("PYTHONPATH"), self.sandbox.workspace_inside
-        )
+        outside, inside = split_search_path(environment.get("PYTHONPATH"), self.sandbox.workspace_inside)
         if self.guard is None:
             return dict(environment), inside
-        planted_modules.write_order(
+        write_order(
             self.guard,
             workspace=self.sandbox.workspace_inside,
             allowed=self.allowed,
             held=self.held,
             injected={path: content for path, content in self.injected.items() if path.endswith(".py")},
             path=inside,
-            notes=f"{self.inside}/{planted_modules.NOTES}",
+            notes=f"{self.inside}/{NOTES}",
             keys=keys,
             node_keys=node_keys,
         )
-        return planted_modules.environment(environment, self.guard, outside, node=node_keys is not None), inside
+        return guarded_environment(environment, self.guard, outside, node=node_keys is not None), inside
 
     def guarded_command(self, command: str | list[str]) -> str | list[str]:
         """A command whose own assignments to PYTHONPATH have the guard, too."""
-        return command if self.guard is None else planted_modules.guarded_command(command, self.guard)
+        return command if self.guard is None else guarded_command(command, self.guard)
 
     def with_passed_over(self, outcome: Outcome) -> Outcome:
         """The outcome of a run on this copy, with what of the agent's modules was passed over. Blocks."""
-        noted = planted_modules.read_notes(self.sandbox.workspace, f"{self.private}/{planted_modules.NOTES}")
+        noted = read_notes(self.sandbox.workspace, f"{self.private}/{NOTES}")
         paths = [path for path in dict.fromkeys([*self.planted, *noted]) if path not in self.rivals]
         if not paths and not self.rivals:
             return outcome
@@ -188,7 +196,7 @@ class GradedCopy:
             if found:
                 details[name] = [display_path(path) for path in found[:100]]
         first, newline, rest = outcome.message.partition("\n")
-        said = planted_modules.sentence(paths) + rivals.sentence(self.rivals)
+        said = passed_over_sentence(paths) + taken_away_sentence(self.rivals)
         return replace(outcome, message=first + said + newline + rest, details=details)
 
 
@@ -206,7 +214,7 @@ async def prepare(
 
 def _programs() -> dict[str, bytes]:
     """The import guard and what it loads."""
-    return {name: Path(__file__).with_name(ours).read_bytes() for name, ours in planted_modules.PROGRAMS.items()}
+    return {name: Path(__file__).with_name(ours).read_bytes() for name, ours in PROGRAMS.items()}
 
 
 def _prepare(
@@ -286,7 +294,7 @@ def _says_nothing(workspace: Path, path: str) -> bool:
 
 def _with_pytest(originals: Path | None, search_path: str | None, workspace: str) -> list[str]:
     """The folders below the workspace that PYTHONPATH names and in which the author's snapshot has a pytest."""
-    _, inside = planted_modules.split_search_path(search_path, workspace)
+    _, inside = split_search_path(search_path, workspace)
     folders = [os.path.relpath(entry, workspace) for entry in inside]
     found = [folder for folder in folders if folder != "." and not folder.startswith("..")]
     return [folder for folder in found if originals is not None and (originals / folder / "pytest").is_dir()]

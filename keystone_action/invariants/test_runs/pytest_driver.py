@@ -1,7 +1,7 @@
 """Runs pytest inside the sandbox and writes down what became of each test; a program of its own, copied there.
 
 An order comes on stdin: `{"args": […], "paths": […], "trusted": […], "report": path, "key": hex}`. The report is signed
-with the key (`run_report.py`). Nothing that the agent left is on `sys.path` before pytest and its plug-ins are there,
+with the key (`run_record.py`). Nothing that the agent left is on `sys.path` before pytest and its plug-ins are there,
 so neither a `pytest` package nor the metadata of a plug-in in the workspace is ever found, but in `trusted`, folders
 that are as the author left them; then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
-from keystone_run_report import files_through, write_signed  # type: ignore[import-not-found]
+from keystone_run_record import files_through, write_signed  # type: ignore[import-not-found]
 
 NO_PYTEST = 3
 

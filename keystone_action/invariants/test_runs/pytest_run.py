@@ -1,4 +1,8 @@
-"""One run of pytest on a prepared copy, by the driver, and which command lines it can stand in for."""
+"""Running pytest on a prepared copy, under a driver of ours, and reading the results.
+
+A command line of pytest is taken apart, so that the driver (`pytest_driver.py`) can run it with the author's
+configuration. Its report is read only when it carries the signature of this very run.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,76 @@ import re
 import secrets
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import anyio
 
 from keystone_action.command import Command, Completed
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside
 from keystone_action.files.protect import put
-from keystone_action.invariants.tests.graded_copy import GradedCopy
-from keystone_action.invariants.tests.junit import BadReport
-from keystone_action.invariants.tests.pytest_results import PytestResults, read_results
+from keystone_action.invariants.test_runs.case_counts import SHOWN, BadReport, CaseCounts
+from keystone_action.invariants.test_runs.graded_copy import GradedCopy
+from keystone_action.invariants.test_runs.recorded_runs import OtherCode, read_signed
 from keystone_action.sandbox.programs import shell_words
+
+_WORST_FIRST = ("error", "failed", "passed", "xfailed", "skipped")
+
+
+@dataclass(frozen=True, slots=True)
+class PytestResults:
+    """What became of each test of one run."""
+
+    outcomes: Mapping[str, str]
+    """Test id, exactly as pytest spells it → error, failed, passed, xfailed, skipped or "not run"."""
+    collection_errors: tuple[str, ...] = ()
+    """Files and classes that could not be collected."""
+    missing: str = ""
+    """Why the sandbox has no pytest; empty where it has one."""
+
+    def counts(self) -> CaseCounts:
+        """Expected failures and skips are not counted (Touchstone); what was collected and never ran is an error."""
+        counts = CaseCounts(errors=len(self.collection_errors), failed=list(self.collection_errors[:SHOWN]))
+        for name, outcome in self.outcomes.items():
+            if outcome == "passed":
+                counts.passed += 1
+            elif outcome in ("xfailed", "skipped"):
+                counts.skipped += 1
+            else:
+                counts.failures += outcome == "failed"
+                counts.errors += outcome != "failed"
+                if len(counts.failed) < SHOWN:
+                    counts.failed.append(name)
+        return counts
+
+
+def read_results(workspace: Path, path: str, key: bytes, untrusted: Collection[str]) -> PytestResults:
+    """The results of one run. untrusted: files that the agent added or changed; a skip that was raised in one of them
+    is the code under test that got out of its test, so an error.
+
+    Raises BadReport: there is none, or not one of this run; OtherCode.
+    """
+    document = read_signed(workspace, path, key, "pytest")
+    try:
+        return _results(document, frozenset(untrusted))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise BadReport("is not as the driver of pytest writes it") from None
+
+
+def _results(document: Mapping[str, Any], untrusted: frozenset[str]) -> PytestResults:
+    if "missing" in document:
+        return PytestResults({}, missing=str(document["missing"]))
+    OtherCode.refuse(document)
+    left = {name for name, files in document["skipped_by"].items() if not untrusted.isdisjoint(files)}
+    outcomes = dict.fromkeys(document["collected"], "not run")
+    for name, phases in document["outcomes"].items():
+        worst = next((outcome for outcome in _WORST_FIRST if outcome in phases), "not run")
+        outcomes[name] = "error" if name in left and worst in ("xfailed", "skipped") else worst
+    errors = [*document["collection_errors"], *sorted(left - outcomes.keys())]
+    return PytestResults(outcomes, tuple(errors))
+
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
@@ -37,10 +98,11 @@ SHARED_CONFIGURATION = ("pyproject.toml", "setup.cfg")
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A command line of pytest, taken apart. arguments: all that follows `pytest`."""
+    """A command line of pytest, taken apart."""
 
     python: str = "python3"
     arguments: tuple[str, ...] = ()
+    """All that follows `pytest`."""
     env: Mapping[str, str] = field(default_factory=dict)
 
 

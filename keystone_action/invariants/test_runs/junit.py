@@ -18,11 +18,11 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from xml.parsers import expat
 
-SHOWN = 1000
-"""Names of cases that did not pass, as they are kept."""
+from keystone_action.invariants.test_runs.case_counts import SHOWN, BadReport, CaseCounts
+
 _DEPTH = 100
 _NOT_RUN = {"disabled", "notrun", "suppressed", "skipped"}
 _NOT_PASSED = {"fail", "failed", "failure", "error"}
@@ -40,42 +40,6 @@ _REFERENCE = re.compile(r"&#(?:x([0-9A-Fa-f]{1,32})|([0-9]{1,32}));")
 _REFERENCE_LENGTH = len("&#x;") + 32
 _REPLACEMENT = "\ufffd"
 """It can't be part of a tag, so markup that has such a character in it is still malformed."""
-
-
-class BadReport(Exception):  # noqa: N818 - an outcome: the check fails
-    """A report can't be read; the message is the end of a sentence that begins with its name."""
-
-
-@dataclass(slots=True)
-class CaseCounts:
-    """What test runs came to. failed: names of cases, at most SHOWN. passed_names: all of them, from reports alone."""
-
-    passed: int = 0
-    failures: int = 0
-    errors: int = 0
-    skipped: int = 0
-    failed: list[str] = field(default_factory=list)
-    passed_names: list[str] = field(default_factory=list)
-
-    @property
-    def counted(self) -> int:
-        """How many decide: all but the skipped ones."""
-        return self.passed + self.failures + self.errors
-
-    @property
-    def fraction(self) -> float:
-        """The share that passed; 0 when nothing was counted."""
-        return self.passed / self.counted if self.counted else 0.0
-
-    def __add__(self, other: CaseCounts) -> CaseCounts:
-        return CaseCounts(
-            self.passed + other.passed,
-            self.failures + other.failures,
-            self.errors + other.errors,
-            self.skipped + other.skipped,
-            (self.failed + other.failed)[:SHOWN],
-            self.passed_names + other.passed_names,
-        )
 
 
 def total(reports: Iterable[bytes]) -> CaseCounts:

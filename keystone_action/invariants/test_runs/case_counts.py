@@ -1,17 +1,57 @@
-"""From a finished test run and its counts to an outcome, by the rules of spec.md 5.3."""
+"""Counts of test cases, and the outcome that follows from them by the rules of spec.md 5.3."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.command import Completed
 from keystone_action.invariants.base import Outcome, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.invariants.tests.junit import CaseCounts
 
+SHOWN = 1000
+"""Names of cases that did not pass, as they are kept."""
 TOLERANCE = 1e-9
 _NAMES_SHOWN = 5
+
+
+class BadReport(Exception):  # noqa: N818 - an outcome: the check fails
+    """A report can't be read; the message is the end of a sentence that begins with its name."""
+
+
+@dataclass(slots=True)
+class CaseCounts:
+    """How many cases of test runs ended how."""
+
+    passed: int = 0
+    failures: int = 0
+    errors: int = 0
+    skipped: int = 0
+    failed: list[str] = field(default_factory=list)
+    """Names of cases in failures and errors, at most SHOWN."""
+    passed_names: list[str] = field(default_factory=list)
+    """Names of all cases that passed; only JUnit reports give them."""
+
+    @property
+    def counted(self) -> int:
+        """How many decide: all but the skipped ones."""
+        return self.passed + self.failures + self.errors
+
+    @property
+    def fraction(self) -> float:
+        """The share that passed; 0 when nothing was counted."""
+        return self.passed / self.counted if self.counted else 0.0
+
+    def __add__(self, other: CaseCounts) -> CaseCounts:
+        return CaseCounts(
+            self.passed + other.passed,
+            self.failures + other.failures,
+            self.errors + other.errors,
+            self.skipped + other.skipped,
+            (self.failed + other.failed)[:SHOWN],
+            self.passed_names + other.passed_names,
+        )
 
 
 def stop_outcome(completed: Completed, limit: float, **details: Any) -> Outcome | None:

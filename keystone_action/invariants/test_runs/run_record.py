@@ -1,11 +1,11 @@
-"""Writes down how each run of unittest ended, in every interpreter that a command of the author's starts. It is loaded
-by `import_guard.py` there, when `unittest.main` is imported.
+"""Records how runs of tests ended, in a report that only the process that ran them can have signed; copied into the
+sandbox as `keystone_run_record`.
 
-A run takes a key out of a file before anything of the workspace is imported, and signs its report with it
-(`run_report.py`). So a run that the code under test has ended (`os._exit`, `sys.exit`, another program in its place) is
-known by a key that was taken without a report. Its exit code counts for nothing.
-
-Runs inside of another run, or of pytest, are what the tests themselves start: only the outermost one counts.
+`import_guard.py` loads it when `unittest.main` is imported. A run of unittest takes a key out of a file before anything
+of the workspace is imported, and signs its report with it. A run that the code under test has ended (`os._exit`,
+`sys.exit`, another program in its place) is therefore known by a key that was taken without a report; its exit code
+counts for nothing. A run inside another run, or inside pytest, is part of the tests: only the outermost one is
+recorded. `pytest_driver.py` signs its report here too.
 
 It runs under the sandbox's python3, so it is written for 3.8.
 """
@@ -15,15 +15,36 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import hashlib
+import hmac
+import json
 import os
 import sys
 from typing import Any
 
 from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
-from keystone_run_report import files_through, write_signed  # type: ignore[import-not-found]
 
 KEY_BYTES = 32
 MARK = "KEYSTONE_INSIDE_TESTS"
+
+
+def write_signed(path: str, key: bytes, document: dict[str, Any]) -> None:
+    """Write a report as JSON below a line with its HMAC. Nothing but the process that writes it has the key."""
+    content = json.dumps(document).encode()
+    with open(path, "wb") as file:
+        file.write(hmac.new(key, content, hashlib.sha256).hexdigest().encode() + b"\n" + content)
+
+
+def files_through(error: Any, workspace: str) -> list[str]:
+    """The workspace's files that an exception was raised through, relative to it."""
+    prefix = os.path.join(os.path.realpath(workspace), "")
+    trace, files = error.__traceback__, []
+    while trace is not None:
+        name = os.path.realpath(trace.tb_frame.f_code.co_filename)
+        if name.startswith(prefix) and name[len(prefix) :] not in files:
+            files.append(name[len(prefix) :])
+        trace = trace.tb_next
+    return files
 
 
 def watch(module: Any, workspace: str, keys: str) -> None:
