@@ -11,12 +11,10 @@ import anyio
 
 from keystone_action.errors import SandboxError, SecretError
 from keystone_action.evidence.masking import Masker
-from keystone_action.files.descent import is_small, walk_down
 from keystone_action.invariants.base import Check
 from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.setup.kept import KeptSetups
-from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES
 from keystone_action.runner.roots import Roots
 from keystone_action.runner.script_helpers import script_folders
 from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
@@ -84,7 +82,6 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | 
     stack.push_async_callback(run_shielded, run.gateways.close)
     run.judge = LazyJudge(options, progress, run.spending)
     run.company = company(options, run.planned)
-    run.light = {loaded.spec.id: is_light(loaded) for loaded in run.specs}
 
 
 async def _find_certificates(run: RunUnderWay) -> None:
@@ -168,16 +165,6 @@ class LazyJudge:
                 on_note=self._progress.note,
             )
         return self._judge
-
-
-def is_light(loaded: LoadedSpec) -> bool:
-    """Whether a spec's workspace has only a few small files and no git history."""
-    if loaded.spec.workspace is None:
-        return True
-    workspace = loaded.code_path(loaded.spec.workspace).resolve()
-    if not is_small(workspace, most_entries=LIGHT_ENTRIES, most_bytes=LIGHT_BYTES):
-        return False
-    return not any(".git" in {entry.name for entry in found} for _, _, found in walk_down(workspace))
 
 
 def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError, SecretError
 from keystone_action.runner.cell.layout import results_places
-from keystone_action.runner.roots import CellRoots, Leavings, Roots
+from keystone_action.runner.roots import CellRoots, Roots
 from keystone_action.runner.sharing.certificates import Certificates
 from keystone_action.runner.sharing.first_copies import FirstCopies
 from keystone_action.spec.loading.author_directory import read_below
@@ -91,11 +91,10 @@ class RunUnderWay:
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
     also of the author's own scripts. containers: the engine, where there is one. services: set where a spec has some.
     gateways: those to models. versions: of known agents, by spec, image and program. service_defects: what went wrong
-    in our own mock server so far. secrets: by spec id. company: by spec id, who runs beside its cells. light: by spec
-    id, whether its workspace is so small that it is copied faster than a thread is woken. author_files: bytes of the
-    author's files, read before the first agent started. host: what scripts on the host find. kept_setups: what `setup`
-    left in cells of the process sandbox. certificates: of the host, for `setup` there. leavings: of cells that ended,
-    on their way to be removed. first_copies: of workspaces that are equal in all cells of a spec.
+    in our own mock server so far. secrets: by spec id. company: by spec id, who runs beside its cells. author_files:
+    bytes of the author's files, read before the first agent started. host: what scripts on the host find. kept_setups:
+    what `setup` left in cells of the process sandbox. certificates: of the host, for `setup` there. first_copies: of
+    workspaces, which cells of a spec share.
     """
 
     options: RunOptions
@@ -121,11 +120,9 @@ class RunUnderWay:
     masker: Masker = field(init=False)
     secrets: Mapping[str, SpecSecrets] = field(default_factory=dict)
     company: Mapping[str, Company] = field(default_factory=dict)
-    light: Mapping[str, bool] = field(default_factory=dict)
     author_files: AuthorFiles = field(default_factory=AuthorFiles)
     host: Host = field(init=False)
     kept_setups: KeptSetups = field(init=False)
-    leavings: Leavings = field(default_factory=Leavings)
     first_copies: FirstCopies = field(init=False)
     certificates: Certificates = field(default_factory=Certificates)
 

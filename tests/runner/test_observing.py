@@ -5,19 +5,15 @@ from __future__ import annotations
 import json
 import os
 import resource
-import threading
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
-import anyio
 import pytest
 from support.traces import CLAUDE, SAMPLES
 
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.evidence.trace import Trace, Usage
-from keystone_action.runner.cell import cell as cell_module
 from keystone_action.runner.cell import observing
 from keystone_action.runner.cell.grading import trace_source, usage
 from keystone_action.runner.cell.observing import notices, observe
@@ -202,20 +198,3 @@ def test_the_usage_of_a_cell_behind_the_gateway():
 )
 def test_whose_word_a_trace_is(trace, source):
     assert trace_source(trace) == source
-
-
-@pytest.mark.parametrize(
-    ("run", "apart"),
-    [
-        (AgentRun(stdout_bytes=100, tool_calls=({"name": "t"},)), False),
-        (AgentRun(stdout_bytes=10 << 20), True),
-        (AgentRun(tool_calls=({"name": "t"},) * 1000), True),
-    ],
-)
-def test_a_long_answer_is_read_in_a_thread_so_that_other_cells_go_on(workspace, monkeypatch, run, apart):
-    threads = []
-    monkeypatch.setattr(cell_module, "_compare", lambda _: ({}, ()))
-    monkeypatch.setattr(cell_module, "_observe", lambda *_: threads.append(threading.current_thread()))
-    under_way = SimpleNamespace(light=True, asks_others=False, roots=SimpleNamespace(workspace=workspace))
-    anyio.run(cell_module._look_at_what_is_left, under_way, run)
-    assert (threads[0] is not threading.current_thread()) == apart

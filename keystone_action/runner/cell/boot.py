@@ -6,11 +6,13 @@ import asyncio
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import anyio.to_thread
+
 from keystone_action.agents.base import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.files.workspace import copy_again, copy_tree, keep_originals, snapshot, snapshot_git
-from keystone_action.runner.cell.layout import apart, copy_task_files, make_readable, run_shielded
+from keystone_action.files.workspace import CopyReport, copy_tree, keep_originals, snapshot, snapshot_git
+from keystone_action.runner.cell.layout import copy_task_files, make_readable, run_shielded
 from keystone_action.runner.cell.opening import missing_words, open_sandbox
 from keystone_action.runner.cell.reaching import attach_services, seal
 from keystone_action.runner.cell.recordings import why_without_history
@@ -21,17 +23,19 @@ from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from keystone_action.runner.cell.under_way import CellUnderWay
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 
 
 async def boot(under_way: CellUnderWay) -> None:
     """Workspace, secrets, services, fixtures, setup. Raises HarnessError."""
-    loaded, inline = under_way.loaded, under_way.light
+    loaded = under_way.loaded
     under_way.notices += explain_unenforced(under_way.limits) if under_way.image is None else ()
     sandboxes = _sandboxes(under_way)
     under_way.enter("workspace")
-    await apart(partial(_lay_out, under_way), inline=inline)
+    await _lay_out(under_way)
     under_way.names = _names(under_way)
     under_way.enter("services")
     await attach_services(under_way)
@@ -48,7 +52,7 @@ async def boot(under_way: CellUnderWay) -> None:
     under_way.inputs = write_inputs(under_way.roots.area / "task", prompt, under_way.agent, loaded.library)
     await open_sandbox(under_way, sandboxes)
     await seal(under_way)
-    await apart(partial(_remember, under_way), inline=inline)
+    await anyio.to_thread.run_sync(_remember, under_way)
     await missing_words(under_way)
 
 
@@ -69,26 +73,29 @@ def _sandboxes(under_way: CellUnderWay) -> asyncio.Task[DockerSandboxes] | None:
     return task
 
 
-def _lay_out(under_way: CellUnderWay) -> None:
+async def _lay_out(under_way: CellUnderWay) -> None:
     """Workspace, task files, the agent's own code, and the file for its trace (always there, empty at first)."""
-    loaded, roots, spec = under_way.loaded, under_way.roots, under_way.spec
+    loaded, spec = under_way.loaded, under_way.spec
+    why_short = why_without_history(under_way.gateway_wanted)
     copy = partial(
         copy_tree,
         withheld=under_way.hidden,
         results=under_way.run.results_places,
         holds_results=holds_results,
-        without_history=why_without_history(under_way.gateway_wanted),
+        without_history=why_short,
     )
     if spec.workspace is not None:
         copy_workspace = partial(copy, loaded.code_path(spec.workspace), ignore=loaded.workspace_left_out)
-        if under_way.starts_as_all:
-            first = under_way.run.first_copies.of_spec(spec.id, copy_workspace)
-            under_way.notices += first.notices
-            under_way.first_copy = first
-            if first.directory is not None:
-                copy_again(first.directory, roots.workspace)
-        else:
-            under_way.notices += copy_workspace(roots.workspace).notices
+        first = await under_way.run.first_copies.lay_out(
+            (spec.id, why_short), copy_workspace, under_way.roots.workspace
+        )
+        under_way.notices += first.notices
+        under_way.first_copy = first
+    await anyio.to_thread.run_sync(_lay_out_files, under_way, copy)
+
+
+def _lay_out_files(under_way: CellUnderWay, copy: Callable[..., CopyReport]) -> None:
+    loaded, roots, spec = under_way.loaded, under_way.roots, under_way.spec
     copy_task_files(spec.task.files, loaded.directory, roots.workspace, under_way.withheld)
     own_code = under_way.cell.agent.dir
     if own_code is not None:
@@ -158,6 +165,6 @@ def _remember(under_way: CellUnderWay) -> None:
     except PathUnreadable as error:
         raise HarnessError(f"the agent can't start from this workspace: {error}") from error
     if first is not None and first.is_still(under_way.before):
-        under_way.originals = first.directory
+        under_way.originals = first.originals
     else:
         under_way.originals = keep_originals(workspace, under_way.roots.private / "before")

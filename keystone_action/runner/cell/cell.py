@@ -10,7 +10,6 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import anyio
@@ -19,7 +18,6 @@ from keystone_action.agents.base import AgentCall
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence
-from keystone_action.files.descent import is_small
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import (
     compare_entries,
@@ -46,7 +44,6 @@ from keystone_action.runner.cell.grading import (
     violation,
 )
 from keystone_action.runner.cell.known_agent import record_version, tell_switched_off
-from keystone_action.runner.cell.layout import apart
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.model_gateway import (
     begin_recording,
@@ -61,7 +58,7 @@ from keystone_action.runner.cell.model_gateway import (
 )
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.reaching import settle_proxy
-from keystone_action.runner.cell.under_way import LIGHT_BYTES, LIGHT_ENTRIES, CellUnderWay, Rerun
+from keystone_action.runner.cell.under_way import CellUnderWay, Rerun
 from keystone_action.scoring.cell_rules import amount_problem
 from keystone_action.scoring.replayed import UNCOMPARED
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
@@ -105,15 +102,8 @@ async def run_cell(cell: Cell, run: RunUnderWay) -> Attempt:
     finally:
         if not run.options.keep:
             with anyio.CancelScope(shield=True):
-                await _remove(under_way)
+                await anyio.to_thread.run_sync(under_way.roots.remove)
     return Attempt(result, under_way.rerun)
-
-
-async def _remove(under_way: CellUnderWay) -> None:
-    if under_way.left_little is not None:
-        await under_way.run.leavings.add(under_way.roots, under_way.left_little)
-    else:
-        await anyio.to_thread.run_sync(under_way.roots.remove)
 
 
 async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
@@ -147,9 +137,7 @@ async def _live(under_way: CellUnderWay, files: CellFiles) -> CellResult:
     problem = under_way.incomplete()
     if problem:
         doubt_what_executed(under_way, problem)
-    under_way.left_little = _little(under_way)
-    write = partial(files.write_graded, evidence, under_way.graded)
-    await apart(write, inline=under_way.left_little is not None)
+    await anyio.to_thread.run_sync(files.write_graded, evidence, under_way.graded)
     result = _grade_cell(under_way)
     if problem and result.verdict != "fail":
         raise HarnessError(problem)
@@ -182,16 +170,6 @@ def _settle_places(under_way: CellUnderWay) -> None:
         place.settle()
 
 
-def _little(under_way: CellUnderWay) -> int | None:
-    """The bytes that a cell left, about; None when they or its files are many."""
-    evidence = under_way.evidence
-    printed = evidence.agent.stdout_bytes + evidence.agent.stderr_bytes + len(evidence.patch)
-    printed += sum(len(entry.log) for entry in under_way.graded)
-    size = sum(state.size for state in evidence.after.values()) + printed
-    is_little = size <= LIGHT_BYTES and len(evidence.after) <= LIGHT_ENTRIES
-    return size if is_little and under_way.light and not under_way.asks_others else None
-
-
 async def _run_agent(under_way: CellUnderWay) -> AgentRun:
     agent, directory = under_way.agent, under_way.agent_directory
     context = {"params": dict(under_way.cell.params), "services": under_way.names["services"]}
@@ -218,17 +196,13 @@ async def _run_agent(under_way: CellUnderWay) -> AgentRun:
 
 
 async def _look_at_what_is_left(under_way: CellUnderWay, run: AgentRun) -> Evidence:
-    """In threads, so that the cell's time limit ends a look which never ends; except for the few small files of a cell
-    that asks nobody else, which take less time than the hand-over. Raises PathUnreadable, HarnessError."""
-    simple = (
-        under_way.light
-        and not under_way.asks_others
-        and is_small(under_way.roots.workspace, most_entries=LIGHT_ENTRIES, most_bytes=LIGHT_BYTES)
-    )
-    after, found = await apart(partial(_compare, under_way), inline=simple)
-    # An agent's result can be a document with a hundred thousand calls of tools.
-    said_little = run.stdout_bytes <= LIGHT_BYTES and len(run.tool_calls or ()) <= LIGHT_ENTRIES
-    return await apart(partial(_observe, under_way, run, after, found), inline=simple and not found and said_little)
+    """In a thread, so that the cell's time limit ends a look which never ends. Raises PathUnreadable, HarnessError."""
+    return await anyio.to_thread.run_sync(_look, under_way, run)
+
+
+def _look(under_way: CellUnderWay, run: AgentRun) -> Evidence:
+    after, found = _compare(under_way)
+    return _observe(under_way, run, after, found)
 
 
 def _compare(under_way: CellUnderWay) -> tuple[Snapshot, tuple[Change, ...]]:

@@ -38,14 +38,22 @@ async def run_checks(under_way: CellUnderWay) -> None:
     invariants, copies = under_way.invariants, Copies(under_way)
     ordered = sorted(invariants.items(), key=lambda item: _ORDER[_check(item[1]).run_phase])
     try:
-        for index, (name, invariant) in enumerate(ordered):
-            following = [_check(later) for _, later in ordered[index + 1 :]]
-            under_way.graded.append(await _run(name, invariant, copies, following))
+        for (name, invariant), keeps_home in zip(ordered, _keep_home([_check(one) for _, one in ordered]), strict=True):
+            under_way.graded.append(await _run(name, invariant, copies, keeps_home=keeps_home))
     finally:
         with anyio.CancelScope(shield=True):
             await copies.close()
     by_name = {entry.result.name: entry for entry in under_way.graded}
     under_way.graded = [by_name[name] for name in invariants]
+
+
+def _keep_home(checks: Sequence[Check]) -> list[bool]:
+    """Of checks in the order in which they run: whether each leaves its HOME to the next one that has to do with it."""
+    found, next_one = list[bool](), False
+    for check in reversed(checks):
+        found.append(check.in_kept_home is not None and next_one)
+        next_one = next_one if check.in_kept_home is None else check.in_kept_home
+    return found[::-1]
 
 
 def doubt_what_executed(under_way: CellUnderWay, why: str) -> None:
@@ -59,11 +67,9 @@ def doubt_what_executed(under_way: CellUnderWay, why: str) -> None:
             under_way.graded[index] = replace(entry, result=result)
 
 
-async def _run(name: str, invariant: Invariant, copies: Copies, following: Sequence[Check]) -> GradedCheck:
+async def _run(name: str, invariant: Invariant, copies: Copies, *, keeps_home: bool) -> GradedCheck:
     under_way, check = copies.under_way, _check(invariant)
     timeout = check.own_timeout or invariant.timeout or check.default_timeout
-    next_home = next((one.in_kept_home for one in following if one.in_kept_home is not None), False)
-    keeps_home = check.in_kept_home is not None and bool(next_home)
     context = Context(under_way, copies, name, check, timeout, keeps_home)
     started = time.monotonic()
     try:

@@ -8,7 +8,7 @@ import shutil
 import stat
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.spec import Invariant
 
-Result = TypeVar("Result")
 _OF_A_CELL = ("cell", "workspace", "record", "task")
 
 
@@ -106,8 +105,3 @@ async def run_shielded(close: Callable[[], Awaitable[None]]) -> None:
     """Run a clean-up to its end, also when the cell is being cancelled."""
     with anyio.CancelScope(shield=True):
         await close()
-
-
-async def apart(function: Callable[[], Result], *, inline: bool = False) -> Result:
-    """Call a blocking function in a thread of its own; inline where it is known to take less than the hand-over."""
-    return function() if inline else await anyio.to_thread.run_sync(function)

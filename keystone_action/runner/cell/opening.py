@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
+import anyio.to_thread
+
 from keystone_action.command import shown_command
-from keystone_action.runner.cell.layout import apart, first_words, run_shielded
+from keystone_action.runner.cell.layout import first_words, run_shielded
 from keystone_action.runner.cell.setup.commands import write_files
 from keystone_action.runner.cell.setup.kept import fingerprint
 from keystone_action.runner.cell.setup.processes import (
@@ -138,4 +140,4 @@ async def missing_words(under_way: CellUnderWay) -> None:
         missing = (one for one in first_words(under_way.invariants) if sandbox.which(one, search_path) is None)
         under_way.missing_programs = {word: sandbox.find_hidden(word) for word in missing}
 
-    await apart(look, inline=under_way.image is None)
+    await anyio.to_thread.run_sync(look)

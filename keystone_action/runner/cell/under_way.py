@@ -48,9 +48,6 @@ Rerun = Literal["as_asked", "once", "never"]
 """Whether a cell in error may be run again (contract, 5.1 "The agent is run once"): `as_asked`, as often as
 `retry_errors` says, since its agent did nothing yet; `once` at most, since it had started and may have had a hand in
 what broke; `never`, since its run was complete."""
-LIGHT_ENTRIES = 32
-LIGHT_BYTES = 1 << 18
-"""What a workspace may hold so that no thread is needed to copy or to read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +79,7 @@ class CellUnderWay:
     Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
     disqualifies it; all_changes, of files, those in `.git` too, empty where nobody asks; forbidden, what rules came to.
     rerun, what may be done about an error from here on.
-    Checks: graded, in the order in which they ended; in that of the spec once all have. left_little: the bytes in its
-    directories, when these are so few that a thread to write and to remove them would cost more than that.
+    Checks: graded, in the order in which they ended; in that of the spec once all have.
     """
 
     cell: Cell
@@ -130,7 +126,6 @@ class CellUnderWay:
     all_changes: tuple[Change, ...] = ()
     forbidden: tuple[ForbiddenResult, ...] = ()
     graded: list[GradedCheck] = field(default_factory=list)
-    left_little: int | None = None
 
     @property
     def loaded(self) -> LoadedSpec:
@@ -182,25 +177,6 @@ class CellUnderWay:
     def replay(self) -> Replay | None:
         """What its agent's models answered from; None when they did themselves."""
         return self.recording.replay if self.recording is not None else None
-
-    @property
-    def light(self) -> bool:
-        """Whether there is so little to lay out that a thread for it would cost more than it."""
-        spec = self.spec
-        more = (spec.task.files, self.cell.agent.dir, spec.fixtures, spec.setup.files, spec.setup.commands)
-        return not any(more) and self.run.light[spec.id]
-
-    @property
-    def starts_as_all(self) -> bool:
-        """Whether its workspace probably holds, when the agent starts, what that of every cell of the spec holds."""
-        return self.light and self.image is None and not self.spec.services and not self.loaded.stubs
-
-    @property
-    def asks_others(self) -> bool:
-        """Whether more than its workspace and its output is asked what the agent did, which may take a while."""
-        spec = self.spec
-        rules = spec.forbidden.rules or spec.watches_files or spec.watches_writes or spec.audit.processes
-        return bool(self.places or rules or self.agent.trace or self.gateway is not None)
 
     def enter(self, phase: str) -> None:
         """Go on to the next phase."""
