@@ -14,10 +14,10 @@ from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.git.commit_tree import Remote
 from keystone_action.gate.base_commit import BaseCommit, known_merge_base, merged_onto
 from keystone_action.gate.workflow_files import WorkflowFile
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.base import EventBase, base_of_event
+from keystone_action.github.api.requests import RequestLimits
+from keystone_action.github.event import EventBase, base_of_event
 from keystone_action.github.inputs import Settings
-from keystone_action.github.log.commands import LogCommands
+from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.reader import variable
 from keystone_action.scoring.baseline import Baseline
 from keystone_action.scoring.results import SpecChanges

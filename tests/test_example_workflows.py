@@ -15,8 +15,8 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT
 from support.workflow_play import Played, Player
 
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
+from keystone_action.github import reporting
+from keystone_action.github.api.requests import RequestLimits
 from tools.readme_workflow import workflows
 
 pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]

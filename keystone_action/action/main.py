@@ -28,19 +28,22 @@ from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
 from keystone_action.github.links import run_url
-from keystone_action.github.log.annotations import annotations_of, annotations_of_spec_error
-from keystone_action.github.log.commands import LogCommands
-from keystone_action.github.log.progress import LogProgress
-from keystone_action.github.log.summary import Summaries, append_text
-from keystone_action.github.log.summary_template import SummaryTemplate
-from keystone_action.github.outputs import write_outputs
-from keystone_action.github.pull_request.pulls import whose_code
-from keystone_action.github.pull_request.reporting import Reporting
-from keystone_action.github.pull_request.spec_links import spec_links
+from keystone_action.github.log_commands import LogCommands, annotations_of, annotations_of_spec_error
+from keystone_action.github.outputs import (
+    StepState,
+    commented_values,
+    failed_run,
+    in_workflow,
+    output_values,
+    planned_values,
+    run_id_of_step,
+    write_outputs,
+)
+from keystone_action.github.progress import LogProgress
+from keystone_action.github.pulls import spec_links, whose_code
 from keystone_action.github.reader import InputReader
-from keystone_action.github.results import commented_values, failed_run, output_values, planned_values
-from keystone_action.github.state import StepState, run_id_of_step
-from keystone_action.github.wording import in_workflow
+from keystone_action.github.reporting import Reporting
+from keystone_action.github.summary import Summaries, SummaryTemplate, append_text
 from keystone_action.report.sentences.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
 from keystone_action.runner.options import Progress
@@ -190,7 +193,7 @@ class _Step:
 
     def _comment(self, settings: Settings) -> int:
         """Posts what another run found; nothing runs, and its verdict is not this job's."""
-        from keystone_action.github.pull_request.comment_mode import ForeignComment
+        from keystone_action.github.foreign_comment import ForeignComment
 
         foreign = ForeignComment(settings, self.environ, self.commands)
         posted, well = foreign.post()

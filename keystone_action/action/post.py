@@ -20,9 +20,9 @@ from keystone_action import __version__
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.ownership import hand_over
 from keystone_action.files.temporary import find_temporary, remove_temporary
-from keystone_action.github.log.commands import LogCommands
-from keystone_action.github.pull_request.reporting import CANCELLED, REPORTED, RESULTS, RESULTS_FILE, Reporting
-from keystone_action.github.state import StepState
+from keystone_action.github.log_commands import LogCommands
+from keystone_action.github.outputs import StepState
+from keystone_action.github.reporting import CANCELLED, REPORTED, RESULTS, RESULTS_FILE, Reporting
 from keystone_action.report.words import count
 from keystone_action.scoring.results import RunResult
 
@@ -118,7 +118,7 @@ def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: Log
 
 def _step_result(state: StepState, environ: Mapping[str, str], folder: Path) -> RunResult | None:
     """What the step's run came to, if it is there as the step has left it."""
-    from keystone_action.github.pull_request.foreign_results import read_bounded
+    from keystone_action.github.foreign_comment import read_bounded
     from keystone_action.scoring.document import run_from_document
 
     try:

@@ -11,7 +11,7 @@ from typing import Literal
 
 from keystone_action.errors import UsageError
 from keystone_action.github.api.errors import BadSetting
-from keystone_action.github.api.tls import read_ca_bundle
+from keystone_action.github.api.transport import read_ca_bundle
 from keystone_action.github.reader import InputReader, variable
 from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.registry_names import parse_mirror

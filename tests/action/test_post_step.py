@@ -22,7 +22,7 @@ from keystone_action.action import post as after
 from keystone_action.action.main import main
 from keystone_action.errors import HarnessError
 from keystone_action.files.temporary import find_temporary
-from keystone_action.github.state import StepState, run_id_of_step
+from keystone_action.github.outputs import StepState, run_id_of_step
 from keystone_action.runner.options import Progress, RunOptions
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"

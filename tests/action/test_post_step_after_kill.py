@@ -12,8 +12,8 @@ from support.fake_runner import FakeRunner
 from support.github_state import ACTIONS_BOT
 
 from keystone_action.action import post as after
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
+from keystone_action.github import reporting
+from keystone_action.github.api.requests import RequestLimits
 from keystone_action.report.comment.history import LastResult
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, CommentProgress, render_running

@@ -170,7 +170,8 @@ def test_exit_codes_of_the_table_are_those_of_the_code():
 def test_numbers_and_names_of_the_pages_are_those_of_the_code():
     import yaml
 
-    from keystone_action.github import base, baseline
+    from keystone_action.github import baseline
+    from keystone_action.github import event as base
 
     page = DOCUMENTS[Path("docs/baseline.md")]
     assert (

@@ -10,8 +10,8 @@ from support.attacks import honest, hostile
 from support.event_steps import HEAD, states, step
 from support.fake_github import FakeGitHub
 
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import pulls
+from keystone_action.github import pulls
+from keystone_action.github.api.requests import RequestLimits
 
 
 @pytest.mark.parametrize("fixture", ["pull_request_target_fork", "workflow_run_fork"])

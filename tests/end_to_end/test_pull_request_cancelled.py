@@ -21,10 +21,10 @@ from support.runner_rules import parse_env_file
 
 from keystone_action.action import main as action
 from keystone_action.action import post as after
+from keystone_action.github import reporting
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
-from keystone_action.github.pull_request.status import CommitStatus
+from keystone_action.github.api.requests import RequestLimits
+from keystone_action.github.status import CommitStatus
 from keystone_action.report.comment.history import LastResult
 from keystone_action.runner.options import Progress, RunOptions
 

@@ -12,8 +12,9 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS, FakeRunner, StepResult
 
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import comment_mode, foreign_results
+from keystone_action.github import foreign_comment as comment_mode
+from keystone_action.github import foreign_comment as foreign_results
+from keystone_action.github.api.requests import RequestLimits
 from keystone_action.report.comment.marker import Marker
 
 HEAD = "2" * 40

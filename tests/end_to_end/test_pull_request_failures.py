@@ -17,11 +17,12 @@ from support.kept_runs import KeptRuns
 from support.pull_requests import HEAD, REPORTS, fake_github, own_comment, runner_of, waited_for
 
 from keystone_action.action import main as action
-from keystone_action.github.api.types import Comment
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import live, reporting
-from keystone_action.github.pull_request.comment import StickyComment
-from keystone_action.github.pull_request.live import Pace
+from keystone_action.github import progress as live
+from keystone_action.github import reporting
+from keystone_action.github.api.answers import Comment
+from keystone_action.github.api.requests import RequestLimits
+from keystone_action.github.comment import StickyComment
+from keystone_action.github.progress import Pace
 from keystone_action.report.comment.history import LastResult
 from keystone_action.runner.options import Progress, RunOptions
 

@@ -10,9 +10,9 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import FakeRunner, StepResult
 
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
-from keystone_action.github.pull_request.live import Pace
+from keystone_action.github import reporting
+from keystone_action.github.api.requests import RequestLimits
+from keystone_action.github.progress import Pace
 from keystone_action.report.comment.history import Previous
 from keystone_action.report.comment.marker import Marker
 

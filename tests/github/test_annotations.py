@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.github.log.annotations import annotations_of
-from keystone_action.github.log.commands import Annotation
+from keystone_action.github.log_commands import Annotation, annotations_of
 from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, RunResult, SpecResult
 
 WORKSPACE = Path("/github/workspace")

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.github_state import zipped
 
-from keystone_action.github.api.archive import ArchiveLimits, unpack
 from keystone_action.github.api.errors import BadArchive
+from keystone_action.github.baseline import ArchiveLimits, unpack
 
 
 def archive(*entries: tuple[str, bytes], mode: int = 0, method: int = zipfile.ZIP_DEFLATED) -> bytes:

@@ -8,9 +8,9 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 
 from keystone_action.github.api import errors
-from keystone_action.github.api.archive import unpack
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.waiting import RequestLimits
+from keystone_action.github.api.requests import RequestLimits
+from keystone_action.github.baseline import unpack
 
 
 def stored(github: FakeGitHub, content: bytes | None = None, *, expired: bool = False) -> int:

@@ -16,7 +16,7 @@ from support.github_state import HEAD_SHA
 
 from keystone_action.github.api import errors
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.tls import MAX_BUNDLE, read_ca_bundle
+from keystone_action.github.api.transport import MAX_BUNDLE, read_ca_bundle
 
 TOKEN = "ghs_jobWriteToken0123456789"
 
@@ -277,6 +277,6 @@ def test_what_the_client_says_of_itself():
 
 
 def test_httpx_is_imported_when_it_is_used():
-    code = "import sys; from keystone_action.github.api import archive, client; print('httpx' in sys.modules)"
+    code = "import sys; from keystone_action.github import baseline; from keystone_action.github.api import client; print('httpx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

@@ -12,9 +12,9 @@ from support.github_client import FakeTime, probe
 from support.github_state import HEAD_SHA
 
 from keystone_action.github.api import errors
+from keystone_action.github.api.answers import Comment
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.types import Comment
-from keystone_action.github.api.waiting import RequestLimits
+from keystone_action.github.api.requests import RequestLimits
 
 QUICK = RequestLimits(seconds=1)
 """Long for an answer on this machine, short for one that never comes."""

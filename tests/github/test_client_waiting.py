@@ -11,9 +11,9 @@ from support.fake_github import FakeGitHub
 from support.github_client import FakeTime, nothing, probe
 from support.github_state import HEAD_SHA
 
+from keystone_action.github import reporting
 from keystone_action.github.api import errors
-from keystone_action.github.api.waiting import Patience, RequestLimits, seconds_to_wait
-from keystone_action.github.pull_request import reporting
+from keystone_action.github.api.requests import Patience, RequestLimits, seconds_to_wait
 
 NOW = 1_700_000_000
 DATE = formatdate(NOW, usegmt=True)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from support.runner_rules import parse_command, read_log
 
-from keystone_action.github.log.commands import MAX_MESSAGE, Annotation, LogCommands, harmless
+from keystone_action.github.log_commands import MAX_MESSAGE, Annotation, LogCommands, harmless
 
 PIECES = (
     *(

@@ -12,7 +12,7 @@ from support.github_client import probe
 from support.github_state import ACTIONS_BOT
 
 from keystone_action.github.api.errors import ApiForbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
-from keystone_action.github.pull_request.comment import SMALLER, StickyComment
+from keystone_action.github.comment import SMALLER, StickyComment
 from keystone_action.report.comment.history import LastResult, Previous
 from keystone_action.report.comment.marker import Marker
 

@@ -19,8 +19,8 @@ from support.fake_runner import EVENTS, ROOT
 from support.workflow_play import SUITE, Played, Player
 
 from keystone_action import __version__
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
+from keystone_action.github import reporting
+from keystone_action.github.api.requests import RequestLimits
 from keystone_action.plan import shard_of as shard_with
 
 pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]

@@ -14,8 +14,8 @@ from report import samples
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.errors import UsageError
-from keystone_action.github.pull_request import foreign_results
-from keystone_action.github.pull_request.foreign_results import read_bounded, read_foreign_results
+from keystone_action.github import foreign_comment as foreign_results
+from keystone_action.github.foreign_comment import read_bounded, read_foreign_results
 from keystone_action.scoring.document import run_to_document
 
 RUN = whole([spec("suite", [cell("suite", "one", 1)])])

@@ -17,8 +17,9 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import ROOT, FakeRunner, StepResult
 from support.workflow_expressions import Open, interpolate
 
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import comment_mode, reporting
+from keystone_action.github import foreign_comment as comment_mode
+from keystone_action.github import reporting
+from keystone_action.github.api.requests import RequestLimits
 
 PAGE = (ROOT / "docs" / "forks.md").read_text("utf-8")
 WORKFLOWS = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -16,7 +16,7 @@ from support.repositories import Change, commit, git, make_change
 from keystone_action.compared_with import ComparedWith, compared_with
 from keystone_action.gate.workflow_files import WorkflowFile
 from keystone_action.github.inputs import read_settings
-from keystone_action.github.log.commands import LogCommands
+from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.reader import InputReader
 
 pytestmark = pytest.mark.command

@@ -13,8 +13,8 @@ from support.workflow_expressions import interpolate
 
 from keystone_action.errors import UsageError
 from keystone_action.github.inputs import Settings, read_settings
+from keystone_action.github.outputs import output_values, planned_values
 from keystone_action.github.reader import InputReader, variable
-from keystone_action.github.results import output_values, planned_values
 from keystone_action.scoring.results import RunResult
 
 ROOT = Path(__file__).parents[2]

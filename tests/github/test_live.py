@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 import pytest
 from support.fake_github import FakeGitHub
 
+from keystone_action.github import reporting
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import Unavailable
-from keystone_action.github.api.waiting import Clock, RequestLimits
-from keystone_action.github.pull_request import reporting
-from keystone_action.github.pull_request.live import Live, Pace, Show
-from keystone_action.github.pull_request.status import CommitStatus
+from keystone_action.github.api.requests import Clock, RequestLimits
+from keystone_action.github.progress import Live, Pace, Show
+from keystone_action.github.status import CommitStatus
 from keystone_action.report.comment.render import CommentProgress
 
 STATUS = CommitStatus("2" * 40, "keystone/evaluate", None)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.sample_parts import cell, check
 
-from keystone_action.github.log.commands import LogCommands
-from keystone_action.github.log.progress import LogProgress
+from keystone_action.github.log_commands import LogCommands
+from keystone_action.github.progress import LogProgress
 
 
 class Log(io.StringIO):

@@ -9,7 +9,7 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.github_client import probe
 
-from keystone_action.github.pull_request.pulls import TriggeringRun, pulls_of_run
+from keystone_action.github.pulls import TriggeringRun, pulls_of_run
 
 OURS = "octo/agents"
 HEAD, OLDER = "2" * 40, "4" * 40

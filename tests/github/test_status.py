@@ -12,7 +12,7 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 
 from keystone_action.github.event import Event, read_event
-from keystone_action.github.pull_request.status import CommitStatus, description_of, status_sha
+from keystone_action.github.status import CommitStatus, description_of, status_sha
 from keystone_action.report.escape import visible
 from keystone_action.scoring.results import RunResult, SpecResult, Verdict
 

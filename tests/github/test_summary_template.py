@@ -9,8 +9,8 @@ import pytest
 from support.fake_runner import FakeRunner, StepResult
 from support.shard_runs import cell, spec, whole
 
-from keystone_action.github.log import summary_template
-from keystone_action.github.log.summary_template import SummaryTemplate, TemplateError
+from keystone_action.github import summary as summary_template
+from keystone_action.github.summary import SummaryTemplate, TemplateError
 
 pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]
 

@@ -17,7 +17,7 @@ from markdown import LINKED_BY_THE_FORGE, OUR_PAGES, tokens
 from samples import SAMPLES, passing
 from support.sample_parts import HOSTILE, NO_LOGS, TESTS_FAIL, TESTS_PASS, cell, check, run, spec
 
-from keystone_action.github.pull_request.comment import SMALLER
+from keystone_action.github.comment import SMALLER
 from keystone_action.report.comment.history import MAX_CHECKS, LastResult, Previous, changes_since
 from keystone_action.report.comment.jobs import MAX_JOBS, Jobs
 from keystone_action.report.comment.ladder import COMMENT_LIMIT

@@ -17,7 +17,7 @@ from markdown import OUR_PAGES, kinds, shown, tokens
 from support.sample_parts import AGENT, NO_LOGS, TESTS_FAIL, TESTS_PASS, cell, check, run, spec
 from test_comment_text import comment
 
-from keystone_action.github.pull_request.status import description_of
+from keystone_action.github.status import description_of
 from keystone_action.invariants.registry import ALIASES, BUILT_IN
 from keystone_action.report.addresses import CHECKS, DOCS, WORDS, cell_anchor, check_page, report_link, word_page
 from keystone_action.report.escape import code, prose, prose_html, short_path, shortened

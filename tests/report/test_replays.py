@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from support.sample_parts import cell, check, run, spec
 
-from keystone_action.github.pull_request.status import description_of
+from keystone_action.github.status import description_of
 from keystone_action.report.again import command_again
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment

@@ -14,7 +14,7 @@ from support.shard_runs import cell, shards_of, spec, whole
 
 from keystone_action import __version__
 from keystone_action.errors import KeystoneError
-from keystone_action.github.log.annotations import annotations_of
+from keystone_action.github.log_commands import annotations_of
 from keystone_action.plan import digest_of
 from keystone_action.report.render import render
 from keystone_action.runner.parts.identity import Identity

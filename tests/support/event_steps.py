@@ -9,8 +9,8 @@ import pytest
 from support.fake_github import FakeGitHub
 from support.fake_runner import MERGE_SHA, FakeRunner, StepResult
 
-from keystone_action.github.api.waiting import RequestLimits
-from keystone_action.github.pull_request import reporting
+from keystone_action.github import reporting
+from keystone_action.github.api.requests import RequestLimits
 
 HEAD = "2" * 40
 PASSING = """\

@@ -8,7 +8,7 @@ from typing import Any
 from support.fake_github import FakeGitHub
 
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.waiting import Clock, RequestLimits
+from keystone_action.github.api.requests import Clock, RequestLimits
 
 
 @dataclass

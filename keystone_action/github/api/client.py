@@ -15,13 +15,10 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 from urllib.parse import quote
 
-from keystone_action.github.api.answer import ApiAnswer, Call
-from keystone_action.github.api.errors import ApiForbidden, BadSetting, GitHubError, NoPermission, UnexpectedAnswer
-from keystone_action.github.api.requests import Requests
-from keystone_action.github.api.tls import tls_context
-from keystone_action.github.api.transport import Transport, origin
-from keystone_action.github.api.types import (
+from keystone_action.github.api.answers import (
+    ApiAnswer,
     Artifact,
+    Call,
     Comment,
     PullRequest,
     Status,
@@ -30,7 +27,9 @@ from keystone_action.github.api.types import (
     blob_of,
     merge_base_of,
 )
-from keystone_action.github.api.waiting import Clock, RequestLimits, Writes
+from keystone_action.github.api.errors import ApiForbidden, BadSetting, GitHubError, NoPermission, UnexpectedAnswer
+from keystone_action.github.api.requests import Clock, RequestLimits, Requests, Writes
+from keystone_action.github.api.transport import Transport, origin, tls_context
 
 DEFAULT_API_URL = "https://api.github.com"
 ACTIONS_BOT = "github-actions[bot]"

@@ -1,21 +1,28 @@
-"""What GitHub says of pull requests: those of a workflow run or a commit, and whose code a commented one brings."""
+"""What GitHub says of pull requests: those of a workflow run or a commit, and whose code a commented one brings.
+
+A report links to the files of specs at the head of the pull request. A pull request is judged as GitHub would merge it,
+so GitHub is asked whether a file is the same at the head: only then are the lines that the report names right there.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import UsageError
+from keystone_action.github.api.answers import PullRequest
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
-from keystone_action.github.api.types import PullRequest
-from keystone_action.github.api.waiting import RequestLimits
+from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.event import Event, load_event
 from keystone_action.github.inputs import Settings
-from keystone_action.github.links import FORKS
-from keystone_action.github.pull_request.status import status_sha_of
+from keystone_action.github.links import FORKS, file_url
+from keystone_action.github.status import status_sha_of
+from keystone_action.scoring.results import RunResult
 
 MAX_PULLS = 10
 """Pull requests of one commit that are commented on."""
@@ -116,3 +123,62 @@ def whose_code(event: Event, settings: Settings, environ: Mapping[str, str], log
     except GitHubError as error:
         return replace(event, problem=error.message)
     return event.of_commented_pull(pull.head_repository, repository)
+
+
+MAX_SPECS = 5
+"""Specs that GitHub is asked about."""
+MAX_BYTES = 4 * 1024 * 1024
+_LINK_PATIENCE = RequestLimits(tries=1, seconds=5.0, waiting=0.0)
+
+
+def spec_links(
+    run: RunResult, settings: Settings, event: Event, environ: Mapping[str, str], log: Callable[[str], None]
+) -> dict[str, str]:
+    """The address of each failing spec's file, by the spec's id; nothing where it is not known. Never raises."""
+    sha = status_sha_of(event.head_sha)
+    wanted = _paths(run, settings)
+    if sha is None or not wanted or run.cancelled or settings.spec_from == "base":
+        return {}
+    if sha != environ.get("GITHUB_SHA"):
+        # The token of a fork's run is not used for anything, so nobody has to think about what it might do.
+        if event.is_fork or not settings.github_token:
+            return {}
+        wanted = _is_same_at(sha, wanted, settings, environ, log)
+    found = {spec: file_url(environ, sha, path) for spec, path in wanted.items()}
+    return {spec: url for spec, url in found.items() if url}
+
+
+def _paths(run: RunResult, settings: Settings) -> dict[str, str]:
+    """Of specs that did not pass, as the repository has them, by id."""
+    found = {}
+    for spec in run.specs:
+        path = (settings.directory / spec.path).resolve()
+        if spec.verdict != "pass" and path.is_relative_to(settings.workspace) and path.is_file():
+            found[spec.id] = path.relative_to(settings.workspace).as_posix()
+    return dict(list(found.items())[:MAX_SPECS])
+
+
+def _is_same_at(
+    sha: str, paths: Mapping[str, str], settings: Settings, environ: Mapping[str, str], log: Callable[[str], None]
+) -> dict[str, str]:
+    try:
+        with GitHubClient.from_environ(
+            environ, token=settings.github_token, ca_bundle=settings.ca_bundle, log=log, limits=_LINK_PATIENCE
+        ) as github:
+            return {
+                spec: path
+                for spec, path in paths.items()
+                if github.blob_of(path, sha) == _blob(settings.workspace / path)
+            }
+    except (GitHubError, OSError) as error:
+        why = error.message if isinstance(error, GitHubError) else str(error)
+        log(f"checks are not linked to their lines: {why}")
+        return {}
+
+
+def _blob(path: Path) -> str:
+    """The id by which git knows what a file holds."""
+    if path.stat().st_size > MAX_BYTES:
+        return ""
+    content = path.read_bytes()
+    return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
+from keystone_action.github.api.answers import StatusState
 from keystone_action.github.api.client import MAX_DESCRIPTION, GitHubClient
 from keystone_action.github.api.errors import GitHubError
-from keystone_action.github.api.types import StatusState
 from keystone_action.github.event import Event
 from keystone_action.report.comment.jobs import Job, is_worse, letter_of, verdict_of, worst
 from keystone_action.report.escape import shortened, visible

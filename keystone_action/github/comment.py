@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 
+from keystone_action.github.api.answers import Comment
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import NotFound, TooLong
-from keystone_action.github.api.types import Comment
 from keystone_action.report.comment.history import Previous
 from keystone_action.report.comment.ladder import COMMENT_LIMIT
 from keystone_action.report.comment.marker import Marker

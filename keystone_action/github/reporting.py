@@ -2,11 +2,15 @@
 
 Reporting never changes a verdict, an exit code or a file. What could not be posted is said in the log, with its
 cause and the permission or setting to change, and the comment is left as a file.
+
+The job of the workflow run tells our comment and status from those of other jobs.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -18,24 +22,41 @@ from keystone_action.errors import KeystoneError, OutputError
 from keystone_action.files.ownership import hand_over, missing_folders
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
-from keystone_action.github.api.waiting import Clock, RequestLimits, Writes
+from keystone_action.github.api.requests import Clock, RequestLimits, Writes
+from keystone_action.github.comment import Holds, StickyComment
 from keystone_action.github.event import Event
 from keystone_action.github.inputs import Settings
-from keystone_action.github.job import job_of
 from keystone_action.github.links import FORKS, run_url
-from keystone_action.github.log.commands import LogCommands
+from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.outputs import write_outputs
-from keystone_action.github.pull_request.comment import Holds, StickyComment
-from keystone_action.github.pull_request.live import Live, Pace
-from keystone_action.github.pull_request.pulls import pulls_of_commit
-from keystone_action.github.pull_request.status import CommitStatus, has_status, status_sha
+from keystone_action.github.progress import Live, Pace
+from keystone_action.github.pulls import pulls_of_commit
+from keystone_action.github.reader import variable
+from keystone_action.github.status import CommitStatus, has_status, status_sha
 from keystone_action.report.comment.history import Previous
+from keystone_action.report.comment.jobs import Job
 from keystone_action.report.comment.ladder import COMMENT_LIMIT
 from keystone_action.report.comment.marker import Marker
 from keystone_action.report.comment.render import SHARED, CommentFacts, CommentProgress
 from keystone_action.report.comment.update import comment_of_progress, comment_of_result
 from keystone_action.scoring.results import RunResult
 from keystone_action.system import signals
+
+_NUMBER = re.compile(r"[0-9]{1,20}")
+_TELLING = ("comment-key", "status-context", "spec", "params", "tags", "working-directory")
+"""Inputs that tell the jobs of a matrix apart, which have one id: their index is no variable, but it is in the
+defaults of the first two, and what differs between them is in the others."""
+
+
+def job_of(environ: Mapping[str, str]) -> Job:
+    """Never raises: without the runner's numbers there is nothing to tell apart."""
+    run, attempt = environ.get("GITHUB_RUN_ID", ""), environ.get("GITHUB_RUN_ATTEMPT") or "1"
+    if not _NUMBER.fullmatch(run) or not re.fullmatch("[1-9][0-9]{0,4}", attempt):
+        return Job()
+    parts = [environ.get(name, "") for name in ("GITHUB_JOB", "GITHUB_ACTION", *map(variable, _TELLING))]
+    digest = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return Job(run, int(attempt), digest[:12])
+
 
 COMMENT_FILE = "comment.md"
 RESULTS_FILE = "results.json"

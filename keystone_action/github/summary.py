@@ -1,21 +1,25 @@
-"""The input summary-template: the author's file, read before the agent runs, rendered in a process that can be stopped.
+"""The job summary: Markdown in the file that GITHUB_STEP_SUMMARY names, up to 1,048,576 bytes a step.
 
-A template may loop for ever or print without end. Its process has a time, a memory and a size that it can't pass, an
-empty environment, no standard input but what it is to render, and writes nothing but its answer.
+The input `summary-template` is a file of the author's, read before the agent runs. It may loop for ever or print
+without end, so it is rendered in a process of its own, with an empty environment and limits of time, memory and size;
+the process reads what it is to render and writes nothing but its answer.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keystone_action.errors import HarnessError, UsageError
+from keystone_action.errors import HarnessError, OutputError, UsageError
+from keystone_action.files.ownership import hand_over
 from keystone_action.github.links import TEMPLATES
 from keystone_action.report.results import results_pieces
 from keystone_action.scoring.results import RunResult
@@ -27,7 +31,7 @@ MEMORY = 2 << 30
 """Bytes of address space; the results of thousands of cells are a few hundred million."""
 MAX_ANSWER = 16 << 20
 """Bytes of what the process answers: a whole summary, each character as JSON may write it, and more."""
-_START = "import sys; sys.path[:] = {path!r}; from keystone_action.github.log.summary_template import answer; answer()"
+_START = "import sys; sys.path[:] = {path!r}; from keystone_action.github.summary import answer; answer()"
 
 
 class TemplateError(HarnessError):
@@ -150,3 +154,72 @@ def _limit() -> None:
         _, hard = resource.getrlimit(limit)
         lowest = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(limit, (lowest, lowest))
+
+
+MAX_SUMMARY = 1024 * 1024
+"""Bytes; above it the runner shows nothing at all of a step's summary and an error instead."""
+_SMALLEST = 256
+"""Bytes below which no summary is worth rendering."""
+
+
+class Summaries:
+    """What a run's summary is: by the workflow's own template, if it has one, else ours. warn: is told when the
+    template can't be rendered; ours stands in for it then, and from there on. links: addresses of the specs' files;
+    run_url: of the workflow's run, which has the other reports."""
+
+    def __init__(self, template: SummaryTemplate | None, warn: Callable[[str], None]) -> None:
+        self.template = template
+        self.links: Mapping[str, str] = {}
+        self.run_url = ""
+        self._warn = warn
+
+    def text(self, run: RunResult, limit: int) -> str:
+        """The summary in at most so many bytes. A job that is being cancelled has no time for a template."""
+        from keystone_action.report.summary import render_summary
+
+        if self.template is not None and not run.cancelled:
+            try:
+                return self.template.render(run, limit)
+            except TemplateError as problem:
+                self._give_up(problem.message)
+            except Exception as error:  # noqa: BLE001 - what breaks here changes no verdict
+                self._give_up(f"rendering it broke: {type(error).__name__}: {error}")
+        return render_summary(run, limit, links=self.links, report=self.run_url)
+
+    def replace_file(self, run: RunResult, directory: Path, workspace: Path) -> None:
+        """Writes summary.md by the template in place of ours. Without one, or when that fails, ours stays."""
+        from keystone_action.report.write import SUMMARY, write_file
+
+        if self.template is None:
+            return
+        text = self.text(run, MAX_SUMMARY)
+        if self.template is not None:
+            write_file(directory / SUMMARY, [text])
+            hand_over([directory / SUMMARY], workspace)
+
+    def _give_up(self, problem: str) -> None:
+        self.template = None
+        self._warn(f"the summary is Keystone's own, since the summary-template failed: {problem}")
+
+
+def append_text(path: Path, render: Callable[[int], str]) -> bool:
+    """Appends what `render` makes of so many bytes of room.
+
+    Returns False when no room was left; nothing is written of a text that is too long even so. Raises OutputError
+    when the file can't be written.
+    """
+    try:
+        used = path.stat().st_size if path.exists() else 0
+        separator = "\n" if used else ""
+        room = MAX_SUMMARY - used - len(separator) - 1
+        if room < _SMALLEST:
+            return False
+        text = separator + render(room).rstrip("\n") + "\n"
+        if len(text.encode("utf-8", "backslashreplace")) > MAX_SUMMARY - used:
+            return False
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(text.encode("utf-8", "backslashreplace"))
+    except OSError as error:
+        raise OutputError(f"the summary could not be written to {path}: {error.strerror}") from error
+    return True
