@@ -277,6 +277,7 @@ def test_what_the_client_says_of_itself():
 
 
 def test_httpx_is_imported_when_it_is_used():
-    code = "import sys; from keystone_action.github import baseline; from keystone_action.github.api import client; print('httpx' in sys.modules)"
+    modules = "from keystone_action.github import baseline; from keystone_action.github.api import client"
+    code = f"import sys; {modules}; print('httpx' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
