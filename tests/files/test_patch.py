@@ -217,7 +217,11 @@ _text = st.lists(st.sampled_from(["a", "b", "-- a/x", "++ b/x", "diff --git a/0 
 )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3 * settings().max_examples // 10,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(old=_text, new=_text)
 def test_any_text_survives_the_way_through_git(tmp_path_factory: pytest.TempPathFactory, old: str, new: str) -> None:
     scene = Scene(tmp_path_factory.mktemp("scene"))

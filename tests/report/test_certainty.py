@@ -78,7 +78,7 @@ def test_of_scenarios_with_scores() -> None:
 
 
 @given(runs())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 10, deadline=None)
 def test_every_sentence_has_its_n(run: RunResult) -> None:
     for found in run.specs:
         for sentence in certainty(found):

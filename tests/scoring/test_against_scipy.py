@@ -32,7 +32,6 @@ def table(one: Stratum) -> list[list[int]]:
 
 
 @given(TABLES)
-@settings(max_examples=100)
 def test_fishers_exact_test_in_both_forms(one: Stratum) -> None:
     assert worse_p_value(one) == pytest.approx(stats.fisher_exact(table(one), "greater").pvalue, rel=1e-9)
     assert difference_p_value([one]) == pytest.approx(stats.fisher_exact(table(one)).pvalue, rel=1e-6)
@@ -46,7 +45,7 @@ def test_the_approximation_for_very_many_replicas(before: int, after: int) -> No
 
 
 @given(st.integers(1, 2_000), st.floats(0, 1))
-@settings(max_examples=50)
+@settings(max_examples=settings().max_examples // 2)
 def test_the_interval_of_wilson(total: int, share: float) -> None:
     passed = round(share * total)
     theirs = stats.binomtest(passed, total).proportion_ci(method="wilson")
@@ -63,7 +62,7 @@ SHARES = st.floats(0, 1).map(lambda share: round(share, 9))
 
 
 @given(SHARES, SHARES, st.integers(2, 12))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=settings().max_examples // 2, deadline=None)
 def test_the_power_of_the_test_by_every_outcome(before: float, after: float, count: int) -> None:
     outcomes = np.arange(count + 1)
     chances = np.outer(stats.binom.pmf(outcomes, count, before), stats.binom.pmf(outcomes, count, after))
@@ -77,7 +76,6 @@ def test_the_power_of_the_test_by_every_outcome(before: float, after: float, cou
 
 
 @given(st.integers(1, 60), st.data())
-@settings(max_examples=100)
 def test_pass_at_k_is_that_of_drawing_without_putting_back(total: int, data: st.DataObject) -> None:
     passed, k = data.draw(st.integers(0, total)), data.draw(st.integers(1, total))
     drawn = stats.hypergeom(total, passed, k)

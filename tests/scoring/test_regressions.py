@@ -110,7 +110,7 @@ def test_a_changed_spec_or_threshold_is_compared_and_said() -> None:
 
 
 @given(st.integers(1, 12), st.integers(1, 12), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=3 * settings().max_examples // 5, deadline=None)
 def test_one_more_failure_never_makes_it_better(before: int, after: int, data: st.DataObject) -> None:
     passed, still = data.draw(st.integers(0, before)), data.draw(st.integers(1, after))
     base = replicas(passed, before)

@@ -31,7 +31,11 @@ def conversations(draw) -> tuple[bytes, list[bytes]]:
     return body, draw(split(request))
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None,
+    max_examples=3 * settings().max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(conversations())
 def test_the_same_body_in_any_chunks_and_pieces_gives_the_same_record(mock, conversation):
     body, pieces = conversation

@@ -13,6 +13,7 @@ from support.language_server import LanguageServer, language_server
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.reference.json_schema import json_schema
 
+pytestmark = pytest.mark.slow
 SPEC = """version: 1
 id: a
 task: {prompt: x}

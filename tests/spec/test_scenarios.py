@@ -172,7 +172,11 @@ def test_dataset_and_scenarios_exclude_each_other(errors_of: Errors, write: Writ
 CELLS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="\ufeff\ufffe\uffff"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+    max_examples=settings().max_examples // 2,
+)
 @given(st.lists(CELLS, min_size=1, max_size=5))
 def test_inputs_survive_csv_and_jsonl(write: Write, inputs: list[str]) -> None:
     import csv
@@ -188,7 +192,9 @@ def test_inputs_survive_csv_and_jsonl(write: Write, inputs: list[str]) -> None:
         assert [one.record["input"] for one in found if one.record is not None] == inputs
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=settings().max_examples
+)
 @given(st.sampled_from(["c.csv", "c.jsonl", "c.json", "c.yaml"]), st.text(alphabet='{}[]",:\n- aidnput1\\'))
 def test_no_dataset_crashes(write: Write, name: str, text: str) -> None:
     path = write(text, name)

@@ -357,7 +357,11 @@ def test_hostile_text_is_made_visible(errors_of: Errors) -> None:
     assert "unknown key '\\x1b[31mevil\\u202e'" in found
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=3 * settings().max_examples // 5,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    deadline=None,
+)
 @given(data=st.data())
 def test_a_damaged_spec_is_an_error_and_never_a_crash(write: Write, data: st.DataObject) -> None:
     lines = BAD.splitlines()

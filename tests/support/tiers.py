@@ -1,6 +1,7 @@
 """The tiers of a test, told from its room and from the fixtures that it asks for, and the order in which tests start.
 
-`make test-fast` runs the tests that have none of these marks; tests/README.md says what each tier is for.
+Each test belongs to one target: `docker` to `make test-containers`, else `slow` to `make test-slow`, else to
+`make test`. `make test-fast` runs the tests that have none of these marks; tests/README.md says what each tier is for.
 """
 
 from __future__ import annotations
@@ -10,26 +11,31 @@ from itertools import groupby
 from pathlib import Path
 
 import pytest
+from hypothesis import is_hypothesis_test
 
 _TESTS = Path(__file__).parents[1]
 _FIXTURES = {
-    "docker": {"action_base", "action_image", "containers", "engine", "image", "shared_containers"},
+    "docker": {"action_base", "action_image", "agent_installers", "containers", "engine", "image", "shared_containers"},
     "database": {"cell", "database", "mariadb", "own_database", "postgres", "watched_postgres", "world"},
     "sandbox": {"sandboxes"},
 }
 _ROOMS = {
     "command": {"action", "contract", "differential", "end_to_end", "faults", "hostile"},
     "sandbox": {"sandbox"},
+    "slow": {"differential", "images"},
 }
+_IMPLIED = {"browser": "slow"}
 _SECONDS = {"waits": 60.0, "slow": 10.0, "docker": 4.0, "command": 1.0, "database": 0.3, "sandbox": 0.3}
 """About how long a test of a tier takes: an order of magnitude is enough to order by."""
 
 
 def mark_tiers(items: list[pytest.Item]) -> None:
-    """Give each test the marks of the tiers that it is in."""
+    """Give each test the marks of the tiers that it is in, and `property` where hypothesis chooses its inputs."""
     for item in items:
         for tier in _tiers_of(item):
             item.add_marker(tier)
+        if is_hypothesis_test(getattr(item, "obj", None)):
+            item.add_marker("property")
 
 
 def start_long_tests_first(items: list[pytest.Item], workers: int) -> None:
@@ -53,6 +59,7 @@ def _tiers_of(item: pytest.Item) -> Iterator[str]:
     room = item.path.relative_to(_TESTS).parts[0]
     yield from (tier for tier, names in _FIXTURES.items() if fixtures & names)
     yield from (tier for tier, rooms in _ROOMS.items() if room in rooms)
+    yield from (tier for mark, tier in _IMPLIED.items() if item.get_closest_marker(mark))
 
 
 def _seconds(item: pytest.Item) -> float:

@@ -124,7 +124,7 @@ requests = st.dictionaries(st.sampled_from(["model", "messages", "tools", "syste
 
 
 @given(requests, st.lists(requests, max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_every_difference_is_a_short_line(wanted: dict[str, Any], recorded: list[dict[str, Any]]) -> None:
     found = difference(wanted, [entry(one) for one in recorded])
     assert found

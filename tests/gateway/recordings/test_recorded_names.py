@@ -89,7 +89,7 @@ def json_values() -> st.SearchStrategy[Any]:
 
 
 @given(json_values())
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=5 * settings().max_examples, deadline=None)
 @pytest.mark.slow
 def test_every_value_is_found_again_in_the_run_that_it_was_recorded_in(value: Any) -> None:
     names = names_here()
@@ -99,7 +99,7 @@ def test_every_value_is_found_again_in_the_run_that_it_was_recorded_in(value: An
 
 
 @given(json_values())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings().max_examples, deadline=None)
 def test_every_value_is_found_again_without_values(value: Any) -> None:
     names = Names({})
     assert names.filled(names.named(value)) == value
@@ -137,7 +137,7 @@ def test_what_was_recorded_here_is_what_would_be_recorded_elsewhere(template: st
 
 
 @given(st.lists(st.sampled_from(TEMPLATES), min_size=1, max_size=5).map(" ; ".join))
-@settings(max_examples=100, deadline=None)
+@settings(deadline=None)
 def test_recordings_go_from_run_to_run(template: str) -> None:
     recorded = Names(HERE).named({"text": [template.format(HERE)]})
     there = names_elsewhere()

@@ -321,7 +321,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["messages", "input", "contents", "system", "tools"]), values))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_every_request_has_one_key(body: dict[str, Any]) -> None:
     names = Names({"workspace": "/tmp/keystone-1/ws"})
     before = json.dumps(body)
