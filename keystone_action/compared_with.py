@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import KeystoneError, UsageError
-from keystone_action.files.git.commit_tree import Remote
+from keystone_action.files.git.commits import Remote
 from keystone_action.gate.base_commit import BaseCommit, known_merge_base, merged_onto
 from keystone_action.gate.workflow_files import WorkflowFile
 from keystone_action.github.api.requests import RequestLimits
@@ -64,7 +64,7 @@ def _baseline_changes(
 ) -> SpecChanges | None:
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
     there."""
-    from keystone_action.files.git.committed import is_committed
+    from keystone_action.files.git.commits import is_committed
     from keystone_action.gate.base_commit import changed_baseline
 
     path = _as_named(environ, "baseline", _directory(settings, environ))

@@ -21,8 +21,8 @@ from keystone_action.errors import (
     OutputError,
     UsageError,
 )
+from keystone_action.files.copies import hand_over, missing_folders
 from keystone_action.files.descent import is_empty
-from keystone_action.files.ownership import hand_over, missing_folders
 from keystone_action.gate.base_commit import refuse_committed_answers
 from keystone_action.gate.options import GatedOptions
 from keystone_action.github.event import Event, read_event
@@ -311,7 +311,7 @@ class _Step:
 
 
 def _is_committed(directory: Path, path: Path) -> bool:
-    from keystone_action.files.git.committed import is_committed
+    from keystone_action.files.git.commits import is_committed
 
     return is_committed(directory, path)
 

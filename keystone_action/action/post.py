@@ -18,7 +18,7 @@ from typing import TextIO
 
 from keystone_action import __version__
 from keystone_action.errors import KeystoneError, UsageError
-from keystone_action.files.ownership import hand_over
+from keystone_action.files.copies import hand_over
 from keystone_action.files.temporary import find_temporary, remove_temporary
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.outputs import StepState

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.agents.environment import prompt_bytes
 from keystone_action.agents.output import STDERR, STDOUT, record_run, with_output
-from keystone_action.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
-from keystone_action.sandbox.shortage import ShortageError
+from keystone_action.sandbox.protocol import Sandbox, ShortageError
 from keystone_action.spec.models.agents import AgentBase, PythonAgent
+from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, Completed, KeptWhole
 
 if TYPE_CHECKING:
     import asyncio

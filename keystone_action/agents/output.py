@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from keystone_action.agents.result import MalformedResult, parse_result
-from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Completed
 from keystone_action.evidence.model import AgentRun, LongText, TooMuchPrinted
 from keystone_action.files.paths import PathProblem, open_inside, read_head_inside
 from keystone_action.spec.models.agents import AgentOutput
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, WHOLE_LIMIT, Capture, Completed
 
 SHOWN_LIMIT = CAPTURE_HEAD + CAPTURE_TAIL
 """Bytes of an answer that are shown, from wherever it comes; a longer one is kept as a file."""

@@ -10,15 +10,15 @@ import anyio.to_thread
 
 from keystone_action.agents.base import AgentCall, run_program
 from keystone_action.agents.presets.preset import LATEST, Preset, load_preset, with_preset
-from keystone_action.command import Command
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
+from keystone_action.system.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from keystone_action.sandbox.base import Sandbox
+    from keystone_action.sandbox.protocol import Sandbox
     from keystone_action.spec.models.agents import PresetAgent
 
 _VERSION_SECONDS = 60.0

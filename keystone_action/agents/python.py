@@ -21,7 +21,7 @@ from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.files.paths import PathMissing, PathProblem, open_inside, read_inside
-from keystone_action.sandbox.base import Sandbox
+from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.spec.models.agents import AgentOutput, PythonAgent
 
 PYTHON = "python3"

@@ -7,8 +7,8 @@ from dataclasses import replace
 from keystone_action.agents.base import AgentCall, run_program
 from keystone_action.agents.output import STDOUT
 from keystone_action.evidence.model import AgentRun
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import first_word, sentence_on_hidden, ways_to_show
+from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PresetAgent, PythonAgent
 
 _NOT_RUN = (126, 127)

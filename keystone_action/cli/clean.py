@@ -22,8 +22,8 @@ from keystone_action.errors import HarnessError
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.temporary import Temporary, find_temporary, remove_temporary
 from keystone_action.report.words import count, duration
+from keystone_action.sandbox.own_programs import unused_copies
 from keystone_action.sandbox.processes.system_v import remove_of_server
-from keystone_action.sandbox.shared_copy import unused_copies
 from keystone_action.sandbox.users import Users, remove_left_behind
 from keystone_action.system.run_lock import State, is_on_engine, locked_run, state_of
 

@@ -64,7 +64,7 @@ def _report(done: Evaluation, call: argparse.Namespace, kind: str, directory: Pa
 @contextlib.contextmanager
 def _handed_over(results: Path, directory: Path) -> Iterator[None]:
     """What root leaves in somebody's directory (the image does, on a laptop) is theirs."""
-    from keystone_action.files.ownership import hand_over, missing_folders
+    from keystone_action.files.copies import hand_over, missing_folders
 
     made = missing_folders(results, directory)
     try:

@@ -130,7 +130,7 @@ def _program(name: str, missing: str) -> Finding:
 
 
 def _python_of_the_sandbox() -> Finding:
-    from keystone_action.files.search_path import DEFAULT_PATH
+    from keystone_action.system.environment import DEFAULT_PATH
 
     path = shutil.which("python3", path=DEFAULT_PATH)
     if path is None:
@@ -158,7 +158,7 @@ def _plug_ins() -> Iterator[Finding]:
 
 
 def _containers(environ: Mapping[str, str]) -> Iterator[Finding]:
-    from keystone_action.engine.errors import engine_errors
+    from keystone_action.engine.calls import engine_errors
 
     try:
         client = connect(environ)
@@ -223,7 +223,7 @@ def _own_container(client: EngineClient) -> Finding:
 
 def _shared_files(client: EngineClient, environ: Mapping[str, str]) -> Finding:
     """Tried with an image that is here; nothing is pulled for it."""
-    from keystone_action.engine.image import find_image
+    from keystone_action.engine.images import find_image
     from keystone_action.sandbox.containers.shared import SharedEngine
     from keystone_action.system.run_lock import new_run_id
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.agents.presets.preset import load_preset
-from keystone_action.files.search_path import own_search_path
+from keystone_action.system.environment import own_search_path
 
 if TYPE_CHECKING:
     from keystone_action.agents.presets.preset import Preset
@@ -46,7 +46,7 @@ class FoundAgent:
     def hidden(self) -> tuple[Path, ...]:
         """The folders with the program that the process sandbox hides, unless a spec shows them. Where it is not there:
         those that it will be in, once its package manager has installed it."""
-        from keystone_action.sandbox.processes.hidden_folders import hidden_folders, only_hidden
+        from keystone_action.sandbox.processes.policy import hidden_folders, only_hidden
 
         if self.path is not None:
             return hidden_folders(self.path)

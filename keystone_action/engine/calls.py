@@ -1,16 +1,123 @@
-"""Asking the container engine without waiting in the event loop: its client blocks, so each call goes to a thread."""
+"""Asking the container engine without waiting in the event loop: its client blocks, so each call goes to a thread.
+
+What goes wrong with an engine, as sentences: whether it refused, does not answer, or this machine failed.
+
+The client raises `Refused` and `NoAnswer`. Every other OSError is one of this machine.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
+import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import TypeVar
 
-from keystone_action.engine.errors import engine_errors
-from keystone_action.errors import ServiceError
+from keystone_action.errors import HarnessError, SandboxError, ServiceError
+
+LONGEST_EXPLANATION = 500
+_ENGINE_ADVICE = (
+    "See with `docker info` whether it (DOCKER_HOST, else /var/run/docker.sock) runs, and whether this user may speak "
+    "with it."
+)
+_FULL_ADVICE = "Make room there (`docker system df` shows what takes it)."
+_OWN_ADVICE = "See what this machine, not the engine's, has run out of."
+_FULL = re.compile("no space left on device|disk quota exceeded", re.IGNORECASE)
+_OURS = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO}
+)
+"""No connection fails with one of these because of its other end."""
+
+
+class Refused(Exception):  # noqa: N818 - an answer, which may be the one that is wanted
+    """The engine does not do what it was asked. status: of HTTP. said: its own words."""
+
+    def __init__(self, status: int | None, said: str) -> None:
+        super().__init__(said)
+        self.status = status
+        self.said = said
+
+    @property
+    def sentence(self) -> str:
+        """What it said, on one line and not without end."""
+        return _one_line(self.said)
+
+
+class NoAnswer(OSError):  # noqa: N818 - as above
+    """The engine, or the way to it, failed."""
+
+
+class UnusableLogin(Exception):  # noqa: N818 - as above
+    """What `docker login` kept for our user can't be read."""
+
+
+@contextlib.contextmanager
+def engine_errors(what: str, kind: type[HarnessError] = SandboxError) -> Iterator[None]:
+    """Raises an error of this kind that begins with `what` in place of what goes wrong inside with the engine or
+    with our own files."""
+    try:
+        yield
+    except Refused as error:
+        if _FULL.search(error.said):
+            raise kind(f"{what}: the engine's disk is full ({error.sentence})", help=_FULL_ADVICE) from error
+        raise kind(f"{what}: the container engine refused: {error.sentence}") from error
+    except NoAnswer as error:
+        raise kind(f"{what}: the container engine does not answer ({error})", help=_ENGINE_ADVICE) from error
+    except OSError as error:
+        raise kind(f"{what}: {_own_sentence(error)}", help=_OWN_ADVICE) from error
+
+
+@contextlib.contextmanager
+def unless_refused(*statuses: int) -> Iterator[None]:
+    """Ends the block without an error where the engine refused with one of these: 404 = there is no such thing."""
+    try:
+        yield
+    except Refused as error:
+        if error.status not in statuses:
+            raise
+
+
+def connection_error(error: Exception) -> OSError:
+    """What a failed request means: an OSError of this machine where one made it fail, else NoAnswer."""
+    for cause in causes(error):
+        if isinstance(cause, OSError) and cause.errno in _OURS:
+            return OSError(cause.errno, os.strerror(cause.errno), cause.filename)
+    return NoAnswer(_innermost(error))
+
+
+def _one_line(said: str) -> str:
+    text = " ".join(said.split())
+    return text if len(text) <= LONGEST_EXPLANATION else f"{text[:LONGEST_EXPLANATION]} …"
+
+
+def _innermost(error: Exception) -> str:
+    """requests wraps urllib3 wraps http.client: the innermost text is the one that says something."""
+    quoted = re.findall(r"(?:Error|Exception)\(\d*,? ?'([^']+)'\)", str(error))
+    return _one_line(quoted[-1] if quoted else str(error)) or type(error).__name__
+
+
+def _own_sentence(error: OSError) -> str:
+    place = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
+    return f"this machine failed: {os.strerror(error.errno) if error.errno else error}{place}"
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and everything that it was made from: the client's libraries wrap by four different ways."""
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        one = waiting.pop(0)
+        if isinstance(one, tuple):
+            waiting += one
+        elif isinstance(one, BaseException) and id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
+
 
 REMOVAL_SECONDS = 10.0
 """How long an engine that does not answer may hold up the end of a cell or a run, each time it is asked to remove

@@ -14,8 +14,8 @@ from typing import TypeVar
 from docker.errors import APIError, DockerException
 from docker.types import EndpointConfig, HostConfig
 
+from keystone_action.engine.calls import Refused, UnusableLogin
 from keystone_action.engine.connection import Connection, Streams, library_errors
-from keystone_action.engine.errors import Refused, UnusableLogin
 from keystone_action.engine.records import (
     ChangeRecord,
     Config,

@@ -11,7 +11,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.errors import causes
+from keystone_action.engine.calls import causes
 from keystone_action.errors import SandboxError
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from requests.adapters import BaseAdapter
 from requests.exceptions import RequestException, Timeout
 from urllib3.exceptions import HTTPError
 
-from keystone_action.engine.errors import Refused, causes, connection_error
+from keystone_action.engine.calls import Refused, causes, connection_error
 
 DOUBTFUL_SECONDS = 10.0
 """For each request to an engine that did not answer the one before in time."""

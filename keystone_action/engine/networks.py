@@ -20,10 +20,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_within
-from keystone_action.engine.errors import Refused, unless_refused
-from keystone_action.engine.labels import labels
+from keystone_action.engine.calls import REMOVAL_SECONDS, Refused, ask, ask_within, unless_refused
 from keystone_action.engine.own_container import find_own_container
+from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.errors import engine_errors, unless_refused
+from keystone_action.engine.calls import engine_errors, unless_refused
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient

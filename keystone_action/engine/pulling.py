@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from keystone_action.engine.calls import ask, ask_within
-from keystone_action.engine.errors import Refused, UnusableLogin
+from keystone_action.engine.calls import Refused, UnusableLogin, ask, ask_within
 from keystone_action.errors import ServiceError
 from keystone_action.spec.registry_names import without_scheme
 

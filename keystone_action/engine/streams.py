@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import struct
 
-from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
 from keystone_action.errors import SandboxError
-from keystone_action.files.head_and_tail import HeadAndTail
-from keystone_action.files.output_file import OutputFile
+from keystone_action.files.kept_output import HeadAndTail, OutputFile
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
 
 _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2

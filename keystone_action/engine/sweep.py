@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal
 
-from keystone_action.engine import labels
+from keystone_action.engine import records as labels
+from keystone_action.engine.calls import engine_errors, unless_refused
 from keystone_action.engine.container import remove
-from keystone_action.engine.errors import engine_errors, unless_refused
-from keystone_action.engine.layers import KEPT_KIND, OWN_KIND, REPOSITORY, remove_image
+from keystone_action.engine.images import KEPT_KIND, OWN_KIND, REPOSITORY, remove_image
 from keystone_action.engine.networks import remove_network
 from keystone_action.errors import SandboxError
 

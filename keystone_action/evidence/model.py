@@ -11,7 +11,7 @@ from keystone_action.evidence.trace import AGENT_RESULT
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
-    from keystone_action.files.changes.entries import Change, FileState
+    from keystone_action.files.snapshot import Change, FileState
 
 
 @dataclass(frozen=True, slots=True)

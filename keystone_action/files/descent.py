@@ -1,8 +1,19 @@
-"""Walking a tree of any depth at the price of its size: directories are opened from one above that is still open."""
+"""Walking a tree of any depth at the price of its size: directories are opened from one above that is still open.
+
+Opening below a directory that is open, by one system call that no link leads out of.
+
+The system call `openat2` of Linux 5.6, called by `ctypes`: loaded when something is opened, since
+`ctypes` costs 5 ms.
+
+Reading a file that somebody else may have put there: no link is followed, no FIFO waited for, nothing too large.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +21,55 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from keystone_action.files.openat import open_directory
+from keystone_action.errors import UsageError
+
+_PATH_CHUNK = 3000
+
+
+def open_directory(root_fd: int, relative: str, flags: int = os.O_RDONLY) -> int:
+    """A directory found by walking our own listing: no link on the way is followed, depth is not limited by PATH_MAX.
+
+    relative: POSIX path below root_fd, "" for itself. Raises OSError.
+    """
+    flags |= os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    fd = os.open(".", flags, dir_fd=root_fd)
+    for chunk in _chunks(relative):
+        try:
+            deeper = _open_without_links(fd, chunk, flags)
+        finally:
+            os.close(fd)
+        fd = deeper
+    return fd
+
+
+def _open_without_links(fd: int, chunk: list[str], flags: int) -> int:
+    try:
+        return openat2(fd, os.fsencode("/".join(chunk)), flags, BENEATH | NO_SYMLINKS)
+    except OSError as error:
+        if error.errno not in {errno.ENOSYS, errno.EPERM}:
+            raise
+    here = os.dup(fd)
+    for part in chunk:
+        try:
+            deeper = os.open(part, flags, dir_fd=here)
+        finally:
+            os.close(here)
+        here = deeper
+    return here
+
+
+def _chunks(relative: str) -> list[list[str]]:
+    chunks: list[list[str]] = []
+    length = _PATH_CHUNK
+    for part in relative.split("/") if relative else []:
+        size = len(os.fsencode(part)) + 1
+        if length + size > _PATH_CHUNK:
+            chunks.append([])
+            length = 0
+        chunks[-1].append(part)
+        length += size
+    return chunks
+
 
 _STEP = 64
 _KEPT_AT_MOST = 200
@@ -123,3 +182,55 @@ def is_small(tree: Path, *, most_entries: int, most_bytes: int = sys.maxsize) ->
     except OSError:
         return False
     return True
+
+
+BENEATH, NO_MAGIC_LINKS, NO_SYMLINKS = 0x08, 0x02, 0x04
+_OPENAT2 = 437
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+
+
+class _OpenHow(ctypes.Structure):
+    _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
+
+
+def openat2(directory: int, path: bytes, flags: int, resolve: int) -> int:
+    """The system call of Linux 5.6, to open what is there. Raises OSError; ENOSYS where there is none."""
+    if _libc is None or b"\0" in path:
+        raise OSError(errno.ENOSYS if _libc is None else errno.EINVAL, "openat2")
+    how = _OpenHow(flags, 0, resolve)
+    while True:
+        fd = int(_libc.syscall(_OPENAT2, directory, path, ctypes.byref(how), ctypes.c_size_t(ctypes.sizeof(how))))
+        if fd >= 0:
+            return fd
+        number = ctypes.get_errno()
+        if number != errno.EINTR:
+            raise OSError(number, os.strerror(number))
+
+
+def open_plain(path: Path, limit: int, access: int = os.O_RDONLY, *, advice: str = "") -> int:
+    """A descriptor of a regular file of at most `limit` bytes that is not a link. advice: the help of an error about a
+    file of another kind.
+
+    Raises OSError (FileNotFoundError where there is nothing), UsageError for what is no such file or too large.
+    """
+    descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    status = os.fstat(descriptor)
+    if stat.S_ISREG(status.st_mode) and status.st_size <= limit:
+        return descriptor
+    os.close(descriptor)
+    if not stat.S_ISREG(status.st_mode):
+        raise UsageError(f"{path} is no regular file", help=advice)
+    raise _too_large(path, status.st_size, limit)
+
+
+def read_plain(path: Path, limit: int) -> bytes:
+    """All of such a file, also when it grows meanwhile. Raises as `open_plain` does."""
+    with os.fdopen(open_plain(path, limit), "rb") as file:
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise _too_large(path, len(content), limit)
+    return content
+
+
+def _too_large(path: Path, size: int, limit: int) -> UsageError:
+    return UsageError(f"{path} has {size:,} bytes; at most {limit:,} are read")

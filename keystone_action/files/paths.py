@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.files.openat import open_directory
+from keystone_action.files.descent import open_directory
 
 READ_LIMIT = 64 << 20
 """Bytes that `read_inside` takes of one file unless told otherwise."""
@@ -79,7 +79,7 @@ def open_inside(root: Path, relative: str, flags: int = os.O_RDONLY) -> int:
 
     O_CLOEXEC, O_NONBLOCK and O_NOCTTY are always added. Raises PathEscape, PathMissing, PathUnreadable.
     """
-    from keystone_action.files.openat2 import BENEATH, NO_MAGIC_LINKS, openat2
+    from keystone_action.files.descent import BENEATH, NO_MAGIC_LINKS, openat2
 
     # openat2 insists that flags make sense together.
     flags |= os.O_CLOEXEC if _is_path_only(flags) else _SAFE_FLAGS

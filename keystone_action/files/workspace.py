@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.changes.entries import compare_entries, compare_whole
-from keystone_action.files.changes.patch import write_patch
-from keystone_action.files.changes.snapshot import Snapshot, snapshot, snapshot_git
-from keystone_action.files.copying import Copied, copy_entries
+from keystone_action.files.copies import Copied, copy_entries
 from keystone_action.files.descent import is_empty
-from keystone_action.files.git.disarm import GitDirectories
+from keystone_action.files.git.history import GitDirectories
+from keystone_action.files.patch import write_patch
 from keystone_action.files.paths import PathEscape, PathProblem, display_path, resolve_inside
 from keystone_action.files.removal import remove_tree
+from keystone_action.files.snapshot import Snapshot, compare_entries, compare_whole, snapshot, snapshot_git
 from keystone_action.files.tree_digest import TreeDigest, TreeDigester
 from keystone_action.spec.globs import text_pattern
 

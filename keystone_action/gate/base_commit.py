@@ -19,8 +19,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
-from keystone_action.files.git.commit_tree import NoCheckout, Remote, Tree, open_tree, submodules_of
-from keystone_action.files.git.committed import checkout_of
+from keystone_action.files.git.commits import NoCheckout, Remote, Tree, checkout_of, open_tree, submodules_of
 from keystone_action.files.temporary import process_directory
 from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_source, steering_paths
 from keystone_action.runner.baseline import FILE

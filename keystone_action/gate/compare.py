@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
 from keystone_action.files.git.commands import GitFailed
-from keystone_action.files.git.commit_tree import submodules_of
+from keystone_action.files.git.commits import submodules_of
 from keystone_action.gate.base_commit import BaseCommit, BaseFiles, open_base, unreadable_base
 from keystone_action.gate.findings import GateFinding, Level
 from keystone_action.gate.named_files import (

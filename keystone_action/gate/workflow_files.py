@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.files.git import commands as git
-from keystone_action.files.git.commit_tree import Remote, Tree, TreeEntry, open_tree
+from keystone_action.files.git.commits import Remote, Tree, TreeEntry, open_tree
 from keystone_action.gate.base_commit import BaseFiles
 from keystone_action.gate.named_files import count_lines
 from keystone_action.gate.workflow_changes import GRAVEST, HARMLESS, Workflow, ranked_differences, read_workflow

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from keystone_action.errors import OutputError, UsageError
-from keystone_action.files.plain_file import read_plain
+from keystone_action.files.descent import read_plain
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.comment import StickyComment

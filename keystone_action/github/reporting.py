@@ -19,7 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from keystone_action.errors import KeystoneError, OutputError
-from keystone_action.files.ownership import hand_over, missing_folders
+from keystone_action.files.copies import hand_over, missing_folders
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError, NoPermission, RateLimited, UnexpectedAnswer
 from keystone_action.github.api.requests import Clock, RequestLimits, Writes

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import HarnessError, OutputError, UsageError
-from keystone_action.files.ownership import hand_over
+from keystone_action.files.copies import hand_over
 from keystone_action.github.links import TEMPLATES
 from keystone_action.report.results import results_pieces
 from keystone_action.scoring.results import RunResult

@@ -21,10 +21,10 @@ from keystone_action.spec.models.base import CheckModel
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
-    from keystone_action.files.git.checkout import CheckoutCopy
+    from keystone_action.files.git.commits import CheckoutCopy
     from keystone_action.judge.base import Judge
-    from keystone_action.sandbox.base import Sandbox
-    from keystone_action.sandbox.own_python import OwnPython
+    from keystone_action.sandbox.own_programs import OwnPython
+    from keystone_action.sandbox.protocol import Sandbox
 
 Status = Literal["pass", "fail", "skip", "error"]
 Phase = Literal["observe", "shared_copy", "fresh_copy"]

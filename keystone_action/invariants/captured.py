@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from keystone_action.command import Capture, Completed
 from keystone_action.errors import PROGRAM_EXIT_CODES
+from keystone_action.system.command import Capture, Completed
 
 TAIL_LINES = 20
 TAIL_CHARACTERS = 2000

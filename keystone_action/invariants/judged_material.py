@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from keystone_action.command import WHOLE_LIMIT
 from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import Evidence, LongText
-from keystone_action.files.changes.entries import FileState
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
+from keystone_action.files.snapshot import FileState
+from keystone_action.system.command import WHOLE_LIMIT
 
 MATERIAL_LIMIT = 200_000
 """Bytes that a judge gets to see (spec 5.2 "Output"); of a workspace, changed files come first."""

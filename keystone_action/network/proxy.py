@@ -27,7 +27,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, EgressRecord
 from keystone_action.network.guarded_listener import CHUNK, Connection, GuardedListener, closing_writer, pass_both_ways
 from keystone_action.network.loop_thread import LoopThread
-from keystone_action.network.outside import Outside
+from keystone_action.network.relay import Outside
 from keystone_action.spec.models.hosts import IPAddress, parse_host, parse_port, split_port
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from keystone_action.scoring.shard_run import shard_notice
 if TYPE_CHECKING:
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.options import RunOptions
-    from keystone_action.sandbox.base import SandboxProvider
+    from keystone_action.sandbox.protocol import SandboxProvider
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.spec import Spec
 

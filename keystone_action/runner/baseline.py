@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from keystone_action.errors import UsageError
-from keystone_action.files.plain_file import read_plain
+from keystone_action.files.descent import read_plain
 from keystone_action.scoring.baseline import Baseline, baseline_of
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document

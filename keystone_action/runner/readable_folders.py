@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
 from keystone_action.files.paths import is_within, real_path
-from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
+from keystone_action.system.environment import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
     from keystone_action.runner.options import RunOptions

@@ -59,9 +59,9 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
 
 async def _read_registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place: Path) -> Mapping[str, Any] | None:
     """What the modules of a suite register; None when they can't be asked."""
-    from keystone_action.command import Limits
     from keystone_action.files.workspace import copy_tree
     from keystone_action.invariants.scorers.own_scorers import NotAnswered, Scorers, ask
+    from keystone_action.system.command import Limits
 
     workspace, code = place / "workspace", place / "code"
 

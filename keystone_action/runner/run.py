@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.errors import UsageError
-from keystone_action.files.git.committed import refuse_committed_link
+from keystone_action.files.git.commits import refuse_committed_link
 from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell.cell import Attempt, run_cell

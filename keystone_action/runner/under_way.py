@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.sharing.gateways import LazyGateways
     from keystone_action.runner.sharing.service_pool import ServicePool
     from keystone_action.runner.sharing.spending import Spending
-    from keystone_action.sandbox.base import SandboxProvider
+    from keystone_action.sandbox.protocol import SandboxProvider
     from keystone_action.spec.loading.loader import LoadedSpec
 
 

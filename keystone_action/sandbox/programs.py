@@ -68,7 +68,7 @@ def sentence_on_hidden(program: str, place: Path) -> str:
 
 def ways_to_show(place: Path) -> str:
     """What an author can do for a program that the sandbox hides."""
-    from keystone_action.sandbox.processes.hidden_folders import hidden_folders
+    from keystone_action.sandbox.processes.policy import hidden_folders
 
     folders = ", ".join(map(str, hidden_folders(place) or (place.parent,)))
     return (

@@ -14,8 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.network.outside import Outside
-from keystone_action.network.relay import Relays, RelayTarget
+from keystone_action.network.relay import Outside, Relays, RelayTarget
 from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.comparison.external import WatchedWrites, compared
 from keystone_action.services.error_text import one_line
@@ -26,7 +25,7 @@ from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
 from keystone_action.spec.models.hosts import parse_host
 from keystone_action.spec.models.services import ExternalService
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork

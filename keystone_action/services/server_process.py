@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from keystone_action.command import Limits
-    from keystone_action.sandbox.base import Sandbox
-    from keystone_action.sandbox.own_python import OwnPython
+    from keystone_action.sandbox.own_programs import OwnPython
+    from keystone_action.sandbox.protocol import Sandbox
+    from keystone_action.system.command import Limits
 
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 """All that a server gets of an environment: nothing of ours (keys, tokens) is inherited."""

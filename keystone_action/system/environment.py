@@ -11,8 +11,6 @@ memory is closed and no new start works, `not_enforced` says so.
 Standard library only, and little of it: this runs before anything else is imported.
 """
 
-# ruff: noqa: PTH123 - pathlib is a heavy import here
-
 from __future__ import annotations
 
 import contextlib
@@ -23,6 +21,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+# ruff: noqa: PTH123 - pathlib is a heavy import here
 TYPE_CHECKING = False  # `typing` takes 5 ms to import
 if TYPE_CHECKING:
     from typing import NoReturn
@@ -202,3 +201,13 @@ def _end(reason: str) -> NoReturn:
 def _pairs(content: bytes) -> Mapping[str, str]:
     pairs = (pair.partition(b"=") for pair in content.split(b"\0") if pair)
     return {os.fsdecode(name): os.fsdecode(value) for name, _, value in pairs}
+
+
+DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def own_search_path() -> str:
+    """Our PATH without its relative entries (an empty one too means the current directory): some programs are run by us
+    where an agent left its files, and `.` would find its `git` there."""
+    places = [place for place in os.environ.get("PATH", DEFAULT_PATH).split(":") if place.startswith("/")]
+    return ":".join(places) or DEFAULT_PATH

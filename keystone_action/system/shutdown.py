@@ -1,12 +1,16 @@
-"""How a run ends when a signal asks it to: cleanly where it can, and in time where it can't."""
+"""How a run ends when a signal asks it to: cleanly where it can, and in time where it can't.
+
+Cleaning up to the end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Future, wait
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -138,3 +142,15 @@ def only_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
         else:
             leaves.append(error)
     return next((error for error in leaves if isinstance(error, KeystoneError)), leaves[0])
+
+
+@asynccontextmanager
+async def undoing(undo: Callable[[], Awaitable[None]]) -> AsyncIterator[None]:
+    """Undo something when the block is left, to the end, also where that is because of a cancellation."""
+    import anyio
+
+    try:
+        yield
+    finally:
+        with anyio.CancelScope(shield=True):
+            await undo()

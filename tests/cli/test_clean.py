@@ -34,7 +34,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("DOCKER_HOST", NO_ENGINE)
     monkeypatch.delenv("RUNNER_TEMP", raising=False)
-    monkeypatch.setattr("keystone_action.sandbox.shared_copy._PLACES", ())
+    monkeypatch.setattr("keystone_action.sandbox.own_programs._PLACES", ())
     return tmp_path
 
 

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.engine import pack as docker_pack
-from keystone_action.engine.unpack import TooLarge, unpack
+from keystone_action.engine import archives as docker_pack
+from keystone_action.engine.archives import TooLarge, unpack
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 

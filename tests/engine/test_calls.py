@@ -18,10 +18,9 @@ from support.images import BASE, MARIADB, POSTGRES
 
 from keystone_action.engine import calls as engine_module
 from keystone_action.engine import networks
-from keystone_action.engine.calls import ask_here, ask_within
+from keystone_action.engine.calls import Refused, ask_here, ask_within
 from keystone_action.engine.connect import connect
 from keystone_action.engine.connection import library_errors
-from keystone_action.engine.errors import Refused
 from keystone_action.engine.networks import Networks
 from keystone_action.errors import ServiceError
 from keystone_action.services.container import engine_container

@@ -10,11 +10,11 @@ import pytest
 from support.docker_world import IMAGE, HostOnly, Proxy, fresh, left, place, run_bounded, shell, world
 from support.process_world import alive, eventually, token
 
-from keystone_action.command import Limits
 from keystone_action.engine.connect import connect
 from keystone_action.engine.sweep import find_leftovers, sweep
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.sandboxes import start_docker
+from keystone_action.system.command import Limits
 
 pytestmark = pytest.mark.docker
 

@@ -16,11 +16,10 @@ from docker import DockerClient
 from support.engine_proxy import EngineProxy
 
 from keystone_action.engine import connection as docker_connection
-from keystone_action.engine.calls import ask_here
+from keystone_action.engine.calls import ask_here, engine_errors
 from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connect import connect
 from keystone_action.engine.connection import library_errors
-from keystone_action.engine.errors import engine_errors
 from keystone_action.errors import SandboxError, ServiceError
 
 

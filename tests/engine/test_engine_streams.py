@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.command import KeptWhole
 from keystone_action.engine.streams import Demultiplexer, KeptStream
 from keystone_action.errors import SandboxError
+from keystone_action.system.command import KeptWhole
 
 FRAMES = st.lists(st.tuples(st.sampled_from([1, 2]), st.binary(max_size=40)), max_size=12)
 

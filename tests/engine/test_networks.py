@@ -13,9 +13,9 @@ from support.containers import ContainerWorld
 from support.images import BASE
 
 from keystone_action.engine import networks as module
+from keystone_action.engine.calls import Refused
 from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connection import Connection
-from keystone_action.engine.errors import Refused
 from keystone_action.engine.networks import ContainerNetwork, Networks, network_name
 from keystone_action.errors import ServiceError
 

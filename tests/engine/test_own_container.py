@@ -21,7 +21,7 @@ INSIDE = """
 import asyncio, dataclasses, json, os, sys
 from pathlib import Path
 sys.path[:0] = ["/packages", "/source"]
-from keystone_action.command import Command, Limits
+from keystone_action.system.command import Command, Limits
 from keystone_action.sandbox.containers.sandboxes import start_docker
 from keystone_action.engine.connect import connect
 from keystone_action.engine.own_container import find_own_container

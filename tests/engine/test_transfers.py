@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 from support.docker_world import IMAGE, need_image
 
-from keystone_action.engine import transfers
-from keystone_action.engine.calls import ask_here
+from keystone_action.engine import archives as transfers
+from keystone_action.engine.calls import ask_here, engine_errors
 from keystone_action.engine.client import EngineClient
 from keystone_action.engine.connection import Connection
-from keystone_action.engine.container import Run
-from keystone_action.engine.errors import engine_errors
-from keystone_action.engine.plan import ContainerPlan
+from keystone_action.engine.container import ContainerPlan, Run
 from keystone_action.errors import SandboxError, ServiceError
 
 OURS = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO]

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from keystone_action.command import Capture
 from keystone_action.evidence.masking import MASK, Masker
+from keystone_action.system.command import Capture
 
 SECRET = 'p4ss/w"o rd+é&<'
 

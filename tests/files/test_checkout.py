@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from keystone_action.files.git.checkout import copy_checkout
+from keystone_action.files.git.commits import copy_checkout
 
 
 def test_what_all_may_not_read_is_readable_in_the_copy_and_closed_as_before_in_the_checkout(tmp_path: Path) -> None:

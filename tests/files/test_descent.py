@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from support.places import in_memory
 
+from keystone_action.files.copies import hand_over
 from keystone_action.files.descent import Descent, walk_down
-from keystone_action.files.ownership import hand_over
 from keystone_action.files.workspace import copy_as_left, remove_tree, snapshot
 from keystone_action.sandbox import trees
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files.changes.entries import FileState, compare_entries
+from keystone_action.files.snapshot import FileState, compare_entries
 
 FILE = FileState("file", 0o644, 1, "a")
 OTHER = FileState("file", 0o644, 1, "b")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.files.exact_copy import copy_exactly, git_state, holds, put_copies
+from keystone_action.files.copies import copy_exactly, git_state, holds, put_copies
 
 NAME = "keystone-run-x1"
 

@@ -9,7 +9,7 @@ import pytest
 from support.repositories import commit, git, write
 
 from keystone_action.files.git.commands import GitFailed
-from keystone_action.files.git.commit_tree import Remote, open_tree
+from keystone_action.files.git.commits import Remote, open_tree
 
 
 def private(tmp_path: Path, name: str = "private") -> Path:

@@ -7,7 +7,7 @@ import tracemalloc
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files.head_and_tail import HeadAndTail
+from keystone_action.files.kept_output import HeadAndTail
 
 PIECES = st.lists(st.binary(max_size=40) | st.integers(60_000, 70_000).map(bytes), max_size=12)
 SIZES = st.integers(0, 60) | st.integers(60_000, 200_000)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.repositories import git, write
 
-from keystone_action.files.git.index_file import meaning_of_index
+from keystone_action.files.git.commands import meaning_of_index
 
 
 @pytest.mark.parametrize("form", ["sha1", "sha256"])

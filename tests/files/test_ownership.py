@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from keystone_action.files.ownership import hand_over, missing_folders
+from keystone_action.files.copies import hand_over, missing_folders
 
 
 def test_what_a_link_leads_to_is_not_given_away(tmp_path: Path) -> None:

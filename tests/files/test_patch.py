@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from keystone_action.files.changes import patch
+from keystone_action.files import patch
 from keystone_action.files.git import commands as git
 from keystone_action.files.workspace import (
     compare_entries,

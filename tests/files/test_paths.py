@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files import openat2
-from keystone_action.files.openat import open_directory
+from keystone_action.files import descent as openat2
+from keystone_action.files.descent import open_directory
 from keystone_action.files.paths import (
     PathEscape,
     PathMissing,

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from support.started_as import as_plain_user
 
+from keystone_action.files.globs import TakenBack, put, take_back
 from keystone_action.files.paths import PathEscape
-from keystone_action.files.protect import TakenBack, put, take_back
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.workspace import compare_entries, copy_as_left, keep_originals, snapshot
 

@@ -14,10 +14,9 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.changes import snapshot as module
-from keystone_action.files.changes.entries import FileState, compare_entries
-from keystone_action.files.changes.snapshot import UNREAD, snapshot
+from keystone_action.files import snapshot as module
 from keystone_action.files.paths import PathUnreadable
+from keystone_action.files.snapshot import UNREAD, FileState, compare_entries, snapshot
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.files.changes import stamps
-from keystone_action.files.changes.stamps import stamps_every_change
+from keystone_action.files import snapshot as stamps
+from keystone_action.files.snapshot import stamps_every_change
 
 Mount = Callable[..., Path]
 

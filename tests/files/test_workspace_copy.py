@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import HarnessError
-from keystone_action.files import copying
+from keystone_action.files import copies as copying
 from keystone_action.files.workspace import CopyReport, copy_tree, keep_originals, remove_tree
 
 

@@ -8,7 +8,7 @@ import pytest
 from support.repositories import commit, git
 
 from keystone_action.errors import UsageError
-from keystone_action.files.git.committed import refuse_committed_link
+from keystone_action.files.git.commits import refuse_committed_link
 from keystone_action.gate.base_commit import refuse_committed_answers
 
 BROUGHT: dict[str, str | None] = {"cache/ab/abc.json": '{"score": 1.0, "reason": "kind"}'}

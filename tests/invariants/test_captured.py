@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keystone_action.command import Capture, Completed
 from keystone_action.invariants.captured import ending, tails
+from keystone_action.system.command import Capture, Completed
 
 
 def completed(exit_code: int | None, signal: int | None = None, **more: object) -> Completed:

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from support.context import context_of, grade, make_check, make_evidence
 
-from keystone_action.command import Capture
 from keystone_action.evidence.model import Address
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.types.custom import BadResult, read_result
+from keystone_action.system.command import Capture
 
 pytestmark = pytest.mark.sandbox
 

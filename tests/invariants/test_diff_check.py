@@ -16,9 +16,8 @@ from support.changed import Act, grade_changes
 from support.command_line import run_spec, spec
 from support.context import make_check
 
-from keystone_action.files.changes.entries import Change, FileState
-from keystone_action.files.changes.line_counts import line_counts
-from keystone_action.files.changes.patch import PATCH_LIMIT
+from keystone_action.files.patch import PATCH_LIMIT, line_counts
+from keystone_action.files.snapshot import Change, FileState
 from keystone_action.files.workspace import compare_entries, keep_originals, snapshot, write_patch
 from keystone_action.invariants.base import Outcome
 

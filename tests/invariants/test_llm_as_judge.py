@@ -17,7 +17,7 @@ from support.context import context_of
 from support.model_server import ModelServer, Reply, answer, error
 
 from keystone_action.evidence.model import AgentRun, Evidence, RecordedRequest
-from keystone_action.files.changes.entries import Change, FileState
+from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.judged_material import FILE_LIMIT, MATERIAL_LIMIT
 from keystone_action.invariants.types.llm_as_judge import LlmAsJudge

@@ -13,7 +13,7 @@ from support.context import grade, make_check, make_evidence
 from support.observed import evidence
 
 from keystone_action.evidence.model import AgentRun, LongText, RecordedRequest, TooMuchPrinted
-from keystone_action.files.changes.entries import Change, FileState
+from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.judged_material import NothingToJudge, collect, gather
 
 HERE = Path(__file__).parent

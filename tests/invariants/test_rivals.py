@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.files.changes.entries import Change, FileState
+from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.test_runs.stand_ins import Held, taken_away_sentence
 
 

@@ -14,7 +14,6 @@ import pytest
 from support.setup_server import tiny_wheel
 from support.worlds import process_world
 
-from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import HarnessError
 from keystone_action.runner.cell.setup.commands import (
     PythonEnvironment,
@@ -25,6 +24,7 @@ from keystone_action.runner.cell.setup.commands import (
     write_files,
 )
 from keystone_action.spec.models.task import Setup
+from keystone_action.system.command import Command, Completed, Limits
 
 pytestmark = pytest.mark.sandbox
 

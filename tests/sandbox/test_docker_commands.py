@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from support.docker_world import HostOnly, fresh, in_shell, run_bounded, shell, world
 
-from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.files.ownership import give_to_owner
+from keystone_action.files.copies import give_to_owner
 from keystone_action.sandbox.containers.sandboxes import start_docker
 from keystone_action.sandbox.containers.transfer import CopiedDirectory, MountedDirectory
+from keystone_action.system.command import Command, Limits
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])

@@ -11,9 +11,9 @@ import pytest
 from support.attacks import hostile
 from support.docker_world import run_bounded, shell, world
 
-from keystone_action.command import Command, Limits
-from keystone_action.engine import unpack as docker_unpack
+from keystone_action.engine import archives as docker_unpack
 from keystone_action.errors import SandboxError
+from keystone_action.system.command import Command, Limits
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])

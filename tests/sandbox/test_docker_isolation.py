@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from support.docker_world import IMAGE, fresh, in_shell, run_bounded, shell, world
 
-from keystone_action.command import Command
-from keystone_action.engine.container import Run
-from keystone_action.engine.plan import HOST_NAME, ContainerPlan
+from keystone_action.engine.container import HOST_NAME, ContainerPlan, Run
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import SandboxError
 from keystone_action.spec.models.services import OWN_NAMES
+from keystone_action.system.command import Command
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.docker_world import fresh, in_shell, run_bounded, shell, world
 
-from keystone_action.command import Command, Limits
+from keystone_action.system.command import Command, Limits
 
 pytestmark = pytest.mark.docker
 

@@ -11,8 +11,8 @@ import pytest
 from support.docker_world import left, run_bounded, shell, world
 from support.process_world import run
 
-from keystone_action.command import Command
-from keystone_action.sandbox.base import RunningCommand
+from keystone_action.sandbox.protocol import RunningCommand
+from keystone_action.system.command import Command
 
 pytestmark = pytest.mark.docker
 

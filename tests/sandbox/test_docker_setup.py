@@ -13,7 +13,7 @@ from support.docker_world import fresh, images_go, run_bounded, shell, world
 
 from keystone_action.engine.sweep import find_setup_images, remove_leftovers, sweep
 from keystone_action.errors import HarnessError
-from keystone_action.sandbox.containers.packages import _PACKAGES
+from keystone_action.sandbox.containers.setup import _PACKAGES
 
 pytestmark = pytest.mark.docker
 

@@ -11,10 +11,10 @@ import pytest
 from support.docker_world import IMAGE, fresh, own_images, run_bounded, set_up, shell, world
 from support.process_world import alive, eventually, token
 
-from keystone_action.command import Limits
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
+from keystone_action.system.command import Limits
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])

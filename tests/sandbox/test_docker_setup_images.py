@@ -15,7 +15,7 @@ from support.docker_world import fresh, images_go, kept, own_images, run_bounded
 
 from keystone_action.runner.cell.setup.kept import fingerprint as fingerprint_of
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
-from keystone_action.sandbox.containers.setup_commands import _entries
+from keystone_action.sandbox.containers.setup import _entries
 
 pytestmark = pytest.mark.docker
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.sandbox import held_files
-from keystone_action.sandbox.held_files import find_held_file
+from keystone_action.sandbox import trees as held_files
+from keystone_action.sandbox.trees import find_held_file
 
 Close = Callable[[], object]
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.changes.snapshot import snapshot
 from keystone_action.files.globs import glob_inside
 from keystone_action.files.paths import PathMissing, exists_inside, read_inside
+from keystone_action.files.snapshot import snapshot
 
 READERS: dict[str, Callable[[Path], object]] = {
     "snapshot": snapshot,

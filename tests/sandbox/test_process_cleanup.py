@@ -15,9 +15,9 @@ import anyio
 import pytest
 from support.process_world import ROOT, alive, another, eventually, run, runs, shell, token, world
 
-from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.processes import killing
+from keystone_action.sandbox.processes import process_tree as killing
+from keystone_action.system.command import Command, Limits
 
 ESCAPES = {
     "background": "sleep {mark} &",
@@ -238,7 +238,7 @@ def test_a_launcher_that_is_killed_is_an_error() -> None:
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
-from keystone_action.command import Command, Limits
+from keystone_action.system.command import Command, Limits
 from keystone_action.sandbox.processes.sandboxes import start
 
 async def main():

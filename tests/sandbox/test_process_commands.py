@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from support.process_world import ROOT, another, in_shell, run, shell, world
 
-from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, KeptWhole, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.files.head_and_tail import Stream
+from keystone_action.files.kept_output import Stream
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, KeptWhole, Limits
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 127, 255])

@@ -12,7 +12,7 @@ import pytest
 from support.attacks import honest, hostile
 from support.process_world import another, run, world
 
-from keystone_action.command import Command
+from keystone_action.system.command import Command
 
 FAMILY = "inherited"
 
@@ -35,7 +35,7 @@ ODD_PARENT = """
 import asyncio, os, pty, signal, socket, sys
 sys.path[:0] = {paths!r}
 from support.process_world import run, world
-from keystone_action.command import Command
+from keystone_action.system.command import Command
 os.umask(0o077)
 os.setsid() if os.getpid() != os.getsid(0) else None
 master, slave = pty.openpty()

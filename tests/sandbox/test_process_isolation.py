@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 from support.process_world import ROOT, another, run, shell, world
 
-from keystone_action.command import Command, Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced, start
+from keystone_action.system.command import Command, Limits
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.process_world import alive, in_shell, run, shell, token, world
 
-from keystone_action.command import Command, Limits
-from keystone_action.files.tree_size import TooDeep, human, tree_size
+from keystone_action.files.disk_usage import TooDeep, human, tree_size
+from keystone_action.system.command import Command, Limits
 
 MIB = 1 << 20
 

@@ -23,9 +23,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import SandboxError
-from keystone_action.files.head_and_tail import Stream
+from keystone_action.files.kept_output import Stream
 from keystone_action.sandbox import users
-from keystone_action.sandbox.processes import client, confine, killing, landlock, supervisor, wire
+from keystone_action.sandbox.processes import client, confine, landlock, supervisor, wire
+from keystone_action.sandbox.processes import process_tree as killing
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes import sandbox as process_sandbox
 from keystone_action.sandbox.processes import sandboxes as process

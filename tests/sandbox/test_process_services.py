@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 from support.process_world import ROOT, alive, eventually, run, token, world
 
-from keystone_action.command import Command
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.processes import system_v
 from keystone_action.services.server_process import named_user
+from keystone_action.system.command import Command
 
 NEEDS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="as another user needs root")
 PATH = {"PATH": "/usr/bin:/bin"}

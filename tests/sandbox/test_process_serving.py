@@ -16,11 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.process_world import ROOT, alive, another, run, shell, token, world
 
-from keystone_action.command import Command, Completed, Limits
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import RunningCommand
 from keystone_action.sandbox.containers.running_command import _BASH, _PYTHON
-from keystone_action.sandbox.listeners import Listener, listeners
+from keystone_action.sandbox.protocol import Listener, RunningCommand, listeners
+from keystone_action.system.command import Command, Completed, Limits
 
 SERVER = """
 import os, socket, sys

@@ -15,8 +15,8 @@ from support.attacks import honest, hostile
 
 from keystone_action.cli import main as cli
 from keystone_action.cli.clean import SETUPS_KEPT
-from keystone_action.sandbox import shared_copy as module
-from keystone_action.sandbox.shared_copy import open_to_all, shared_copy
+from keystone_action.sandbox import own_programs as module
+from keystone_action.sandbox.own_programs import open_to_all, shared_copy
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs programs as other users")
 STRANGER = 12345

@@ -18,7 +18,7 @@ STARTS = """
 import asyncio, json, sys
 from pathlib import Path
 from keystone_action.errors import SandboxError
-from keystone_action.command import Command, Limits
+from keystone_action.system.command import Command, Limits
 from keystone_action.sandbox.processes.sandboxes import start
 
 group, seconds = Path(sys.argv[1]), float(sys.argv[2])

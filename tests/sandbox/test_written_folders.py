@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from support.worlds import process_world, world_of
 
-from keystone_action.command import Command
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import sandboxes as process
+from keystone_action.system.command import Command
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="refused without a user of its own")
 IN_FOLDERS = "import os; [open(f'{place}/x', 'w') for place in ('.', os.environ['HOME'], os.environ['TMPDIR'])]"

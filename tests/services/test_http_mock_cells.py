@@ -18,7 +18,7 @@ from support.places import attached
 from support.process_world import eventually
 
 from keystone_action.errors import OutputError, ServiceError
-from keystone_action.network.peers import PeerLookup, _ask, _read
+from keystone_action.network.guarded_listener import PeerLookup, _ask, _read
 from keystone_action.services.http_mock import cell as mock_cell
 from keystone_action.services.http_mock.cell import MockCell
 from keystone_action.services.http_mock.routes import RouteTable

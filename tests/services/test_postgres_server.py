@@ -17,7 +17,7 @@ from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes import system_v
-from keystone_action.sandbox.processes.service_process import ServiceProcess
+from keystone_action.sandbox.processes.client import ServiceProcess
 from keystone_action.services.postgres.embedded import EmbeddedPostgres
 from keystone_action.spec.models.services import PostgresService
 

@@ -15,7 +15,7 @@ from anyio.from_thread import BlockingPortal
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.sandbox import shared_copy
+from keystone_action.sandbox import own_programs as shared_copy
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.postgres import binaries as postgres_binaries
 from keystone_action.services.postgres import databases as postgres_databases

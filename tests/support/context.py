@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from keystone_action.command import Limits
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.evidence.model import Address, AgentRun, Database, Evidence, RequestLog
 from keystone_action.invariants.base import Check, Outcome
@@ -28,16 +27,17 @@ from keystone_action.runner.roots import Roots
 from keystone_action.runner.sharing.service_pool import nothing
 from keystone_action.runner.sharing.spending import Spending
 from keystone_action.runner.under_way import AuthorFiles, RunUnderWay, SpecSecrets
-from keystone_action.sandbox.base import Sandbox
-from keystone_action.sandbox.own_python import OwnPython
+from keystone_action.sandbox.own_programs import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
+from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.services.base import Place
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.policies import Resources
 from keystone_action.spec.models.spec import Invariant
+from keystone_action.system.command import Limits
 
 T = TypeVar("T")
 

@@ -17,15 +17,15 @@ from unittest import mock
 from support.docker_engine import missing
 from support.process_world import run as run_bounded
 
-from keystone_action.command import Command, Completed, Limits
-from keystone_action.engine import layers as docker_layers
-from keystone_action.engine.image import Image, find_image
+from keystone_action.engine import images as docker_layers
+from keystone_action.engine.images import Image, find_image
 from keystone_action.files.removal import remove_tree
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.containers import sandboxes, shared
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes, start_docker
-from keystone_action.sandbox.own_python import OwnPython
+from keystone_action.sandbox.own_programs import OwnPython
+from keystone_action.sandbox.protocol import Sandbox
+from keystone_action.system.command import Command, Completed, Limits
 
 __all__ = ["IMAGE", "Proxy", "fresh", "images_go", "in_shell", "left", "place", "run_bounded", "shell", "world"]
 

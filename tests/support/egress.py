@@ -14,8 +14,8 @@ from typing import Any
 
 from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.network.guarded_listener import Connection
-from keystone_action.network.outside import Outside
 from keystone_action.network.proxy import EgressCell
+from keystone_action.network.relay import Outside
 from keystone_action.spec.models.hosts import IPAddress
 
 PUBLIC = "93.184.216.34"

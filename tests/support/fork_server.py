@@ -37,7 +37,7 @@ IMPORTED = (
     "keystone_action.agents.run",
     "keystone_action.cli.main",
     "keystone_action.evaluate",
-    "keystone_action.files.ownership",
+    "keystone_action.files.copies",
     "keystone_action.invariants.types.file_absent",
     "keystone_action.report.console",
     "keystone_action.report.write",

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from keystone_action.command import Command, Completed, Limits
 from keystone_action.sandbox.processes.sandbox import ProcessSandbox
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes, start
+from keystone_action.system.command import Command, Completed, Limits
 
 ROOT = os.geteuid() == 0
 

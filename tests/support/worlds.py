@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.command import Limits
 from keystone_action.files.workspace import remove_tree
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
+from keystone_action.sandbox.protocol import Sandbox
+from keystone_action.system.command import Limits
 
 
 @dataclass

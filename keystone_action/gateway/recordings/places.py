@@ -8,7 +8,7 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
-from keystone_action.files.openat import open_directory
+from keystone_action.files.descent import open_directory
 from keystone_action.gateway.recordings.recording import ANEW, RecordingError
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.base import Connection
+    from keystone_action.sandbox.protocol import Connection
 
 HEAD_LIMIT = 64 << 10
 BODY_LIMIT = 8 << 20

@@ -11,13 +11,13 @@ from typing import Any
 
 import anyio
 
-from keystone_action.command import Command, Completed
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.values.strict_json import parse
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import sentence_on_missing
+from keystone_action.sandbox.protocol import Sandbox
+from keystone_action.system.command import Command, Completed
 
 PYTHON = "python3"
 ANSWER_LIMIT = 4 << 20

@@ -6,9 +6,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.command import Completed
 from keystone_action.invariants.base import Outcome, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
+from keystone_action.system.command import Completed
 
 SHOWN = 1000
 """Names of cases that did not pass, as they are kept."""

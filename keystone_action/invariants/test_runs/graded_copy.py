@@ -19,10 +19,9 @@ from pydantic import Field
 from pydantic_core import PydanticCustomError
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.files.globs import matcher
-from keystone_action.files.ownership import give_to_owner
+from keystone_action.files.copies import give_to_owner
+from keystone_action.files.globs import TakenBack, let_in, matcher, put, take_back
 from keystone_action.files.paths import PathProblem, display_path, read_inside
-from keystone_action.files.protect import TakenBack, let_in, put, take_back
 from keystone_action.invariants.base import Outcome
 from keystone_action.invariants.test_runs.stand_ins import (
     NOTES,
@@ -42,9 +41,9 @@ from keystone_action.spec.models.base import AuthorPath, StrictModel, WorkspaceP
 from keystone_action.spec.models.shapes import TextOrMapping
 
 if TYPE_CHECKING:
-    from keystone_action.files.changes.entries import Change, FileState
+    from keystone_action.files.snapshot import Change, FileState
     from keystone_action.invariants.base import CheckContext
-    from keystone_action.sandbox.base import Sandbox
+    from keystone_action.sandbox.protocol import Sandbox
 
 _ANYWHERE = (
     "conftest.py", "pytest.ini", "tox.ini", "sitecustomize.py", "usercustomize.py", "*.pth",

@@ -19,13 +19,13 @@ from typing import Any
 
 import anyio
 
-from keystone_action.command import Command, Completed
+from keystone_action.files.globs import put
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside
-from keystone_action.files.protect import put
 from keystone_action.invariants.test_runs.case_counts import SHOWN, BadReport, CaseCounts
 from keystone_action.invariants.test_runs.graded_copy import GradedCopy
 from keystone_action.invariants.test_runs.recorded_runs import OtherCode, read_signed
 from keystone_action.sandbox.programs import shell_words
+from keystone_action.system.command import Command, Completed
 
 _WORST_FIRST = ("error", "failed", "passed", "xfailed", "skipped")
 

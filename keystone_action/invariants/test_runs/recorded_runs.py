@@ -19,13 +19,13 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from keystone_action.command import Command
 from keystone_action.files.paths import PathProblem, name_paths, read_inside
 from keystone_action.invariants.test_runs.case_counts import SHOWN, BadReport, CaseCounts
 from keystone_action.invariants.test_runs.graded_copy import GradedCopy
 from keystone_action.invariants.test_runs.junit import read_report
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import shell_words
+from keystone_action.sandbox.protocol import Sandbox
+from keystone_action.system.command import Command
 
 
 class OtherCode(BadReport):

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.files.changes.entries import Change
 from keystone_action.files.globs import matcher
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
+from keystone_action.files.snapshot import Change
 
 GUARD = "sitecustomize.py"
 NODE_RECORD = "keystone_node_record.cjs"

@@ -9,12 +9,12 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from keystone_action.command import Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, Text
 from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.system.command import Command, Completed
 
 _NOT_FOUND = 127
 _ALIASED = {"cmd": "command", "expect_exit": "exit_code"}

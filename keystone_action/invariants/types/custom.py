@@ -12,14 +12,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from keystone_action.command import Capture, Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.values.strict_json import parse
-from keystone_action.sandbox.base import Sandbox
 from keystone_action.sandbox.programs import sentence_on_missing
+from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.system.command import Capture, Command, Completed
 
 _READ = ("passed", "score", "reason", "details")
 _NAMED = 10

@@ -11,10 +11,10 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.files.changes.entries import Change
-from keystone_action.files.changes.line_counts import LineCount, line_counts
 from keystone_action.files.globs import matches_any
+from keystone_action.files.patch import LineCount, line_counts
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
+from keystone_action.files.snapshot import Change
 from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.values.comparison import line_ends
 from keystone_action.spec.models.base import WorkspacePath

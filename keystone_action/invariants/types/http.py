@@ -14,17 +14,17 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.command import Command, Completed
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.captured import ending, seconds, tails, whole
 from keystone_action.invariants.http.exchange import BadRequest, BadResponse, HttpTarget, Response, encode, exchange
 from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
 from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare
-from keystone_action.sandbox.base import RunningCommand
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
+from keystone_action.sandbox.protocol import RunningCommand
 from keystone_action.spec.models.base import Duration, ShellCommand, StrictModel, Template, Text
 from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.system.command import Command, Completed
 
 _PORT = Template(later=("port",))
 _EXPRESSION = re.compile(r"(\\?)\{\{(\s*port\s*\}\})?")

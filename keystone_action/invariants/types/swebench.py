@@ -10,7 +10,6 @@ import anyio
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.command import Completed
 from keystone_action.files.paths import PathProblem, exists_inside
 from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.captured import ending, tails, whole
@@ -30,6 +29,7 @@ from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.globs import escape
 from keystone_action.spec.models.base import Duration, PlainText, ShellCommand
 from keystone_action.spec.models.shapes import text_like
+from keystone_action.system.command import Completed
 
 _PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}
 """What ids of parametrised tests are known to depend on."""

@@ -9,7 +9,6 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.command import Command, Completed
 from keystone_action.files.globs import find
 from keystone_action.files.paths import PathMissing, PathProblem, name_paths, read_inside
 from keystone_action.files.removal import remove_tree
@@ -48,6 +47,7 @@ from keystone_action.invariants.test_runs.stand_ins import ModuleRule
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.system.command import Command, Completed
 
 _NOT_FOUND = 127
 _NO_TESTS = re.compile(rb"^Ran 0 tests in [\d.]+s$", re.MULTILINE)

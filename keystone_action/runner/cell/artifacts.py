@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.files.head_and_tail import write_all
+from keystone_action.files.kept_output import write_all
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.parts.journal import output_error
 

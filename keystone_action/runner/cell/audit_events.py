@@ -14,7 +14,7 @@ from keystone_action.files.paths import display_path
 
 if TYPE_CHECKING:
     from keystone_action.evidence.writes import TableWrite
-    from keystone_action.files.changes.entries import Change, FileState
+    from keystone_action.files.snapshot import Change, FileState
     from keystone_action.runner.cell.under_way import CellUnderWay
 
 

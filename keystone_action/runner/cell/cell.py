@@ -66,8 +66,7 @@ from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
-    from keystone_action.files.changes.entries import Change
-    from keystone_action.files.changes.snapshot import Snapshot
+    from keystone_action.files.snapshot import Change, Snapshot
     from keystone_action.plan import Cell
     from keystone_action.runner.under_way import RunUnderWay
 

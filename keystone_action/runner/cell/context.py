@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.files.git.disarm import disarm_tree
+from keystone_action.files.git.history import disarm_tree
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_as_left, remove_tree
 from keystone_action.invariants.base import Check, HostWorld
 from keystone_action.runner.cell.layout import make_readable
-from keystone_action.sandbox.base import Home, Sandbox
+from keystone_action.sandbox.protocol import Home, Sandbox
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.git.checkout import CheckoutCopy, copy_checkout
+from keystone_action.files.git.commits import CheckoutCopy, copy_checkout
 from keystone_action.sandbox.processes import policy
 from keystone_action.spec.loading.loader import enclosing_root
 

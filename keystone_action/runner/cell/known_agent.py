@@ -6,11 +6,11 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-from keystone_action.command import Command
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import now
 from keystone_action.spec.globs import Globs, PathMatcher
 from keystone_action.spec.models.agents import PresetAgent
+from keystone_action.system.command import Command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from keystone_action.command import TRANSCRIPT_LIMIT
 from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.trace import AGENT_RESULT
 from keystone_action.files.paths import PathProblem, PathUnreadable, display_path, open_inside
 from keystone_action.spec.models.agents import AgentOutput, PythonAgent
+from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from keystone_action.command import shown_command
 from keystone_action.runner.cell.layout import first_words, run_shielded
 from keystone_action.runner.cell.setup.commands import write_files
 from keystone_action.runner.cell.setup.kept import fingerprint
@@ -26,6 +25,7 @@ from keystone_action.runner.cell.setup.processes import (
 )
 from keystone_action.runner.readable_folders import readable_folders, with_search_path
 from keystone_action.spec.models.agents import PresetAgent
+from keystone_action.system.command import shown_command
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -94,7 +94,7 @@ async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) ->
     stack.push_async_callback(run_shielded, sandbox.close)
     under_way.sandbox = sandbox
     if setup.commands:
-        from keystone_action.sandbox.containers.packages import OPEN_NETWORK
+        from keystone_action.sandbox.containers.setup import OPEN_NETWORK
 
         found = under_way.environment()
         is_open = under_way.spec.egress.default != "deny"

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, cast
 
-from keystone_action.command import Command, Completed, shown_command
-from keystone_action.sandbox.base import RunningCommand, Sandbox, SandboxProvider
+from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider
+from keystone_action.system.command import Command, Completed, shown_command
 
 Tell = Callable[[str], None]
 Mask = Callable[[str], str]

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from keystone_action.agents.environment import agent_environment
-from keystone_action.command import Limits
 from keystone_action.runner.cell.layout import hidden_places
 from keystone_action.runner.options import gateway_of
 from keystone_action.spec.expressions import interpolate
+from keystone_action.system.command import Limits
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
-    from keystone_action.files.changes.entries import Change
-    from keystone_action.files.changes.snapshot import Snapshot
+    from keystone_action.files.snapshot import Change, Snapshot
     from keystone_action.gateway.cell import CellGateway
     from keystone_action.gateway.recordings.replay import Replay
     from keystone_action.network.proxy import EgressCell
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.roots import CellRoots
     from keystone_action.runner.sharing.first_copies import FirstCopy
     from keystone_action.runner.under_way import RunUnderWay, SpecSecrets
-    from keystone_action.sandbox.base import Sandbox, SandboxProvider
+    from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.base import Place
     from keystone_action.spec.loading.loader import LoadedSpec

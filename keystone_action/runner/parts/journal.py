@@ -25,8 +25,8 @@ from typing import Self
 import anyio
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
-from keystone_action.files.head_and_tail import write_all
-from keystone_action.files.plain_file import open_plain
+from keystone_action.files.descent import open_plain
+from keystone_action.files.kept_output import write_all
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
 from keystone_action.runner.parts.recorded import (

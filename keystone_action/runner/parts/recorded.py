@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from keystone_action.errors import UsageError
-from keystone_action.files.plain_file import open_plain
+from keystone_action.files.descent import open_plain
 from keystone_action.runner.parts import identity as identities
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.files.copying import copy_entries
-from keystone_action.files.plain_file import open_plain
+from keystone_action.files.copies import copy_entries
+from keystone_action.files.descent import open_plain
 from keystone_action.runner.parts.journal import output_error
 from keystone_action.runner.parts.recorded import FILE_NAME, READ_LIMIT, JournalContent, read_lines
 from keystone_action.scoring.document import require_schema_version, run_from_document

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from keystone_action.engine.pulling import Pulling
     from keystone_action.network.proxy import EgressProxy
     from keystone_action.runner.options import Progress, RunOptions
-    from keystone_action.sandbox.base import SandboxProvider
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+    from keystone_action.sandbox.protocol import SandboxProvider
     from keystone_action.services.container.host import ContainerHost
 
 _HURRIED_SECONDS = 3.0

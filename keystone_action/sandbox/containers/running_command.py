@@ -13,17 +13,16 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.errors import engine_errors
+from keystone_action.engine.calls import engine_errors
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import RunningCommand
-from keystone_action.sandbox.listeners import TABLES, listeners
+from keystone_action.sandbox.protocol import TABLES, RunningCommand, listeners
 
 if TYPE_CHECKING:
-    from keystone_action.command import Completed
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.connection import Streams
     from keystone_action.engine.container import Run
-    from keystone_action.sandbox.base import Connection
+    from keystone_action.sandbox.protocol import Connection
+    from keystone_action.system.command import Completed
 
 _HEADER = struct.Struct("!BxxxI")
 """Of a frame: its stream, and its length (Docker Engine API, "Attach to a container", stream format)."""

@@ -10,16 +10,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 
-from keystone_action.command import Command, Completed, Limits
-from keystone_action.engine import pack as docker_pack
-from keystone_action.engine.container import Run, could_not_start, not_found
-from keystone_action.engine.image import Image
-from keystone_action.engine.plan import ContainerPlan
+from keystone_action.engine import archives as docker_pack
+from keystone_action.engine.container import ContainerPlan, Run, could_not_start, not_found
+from keystone_action.engine.images import Image
 from keystone_action.errors import SandboxError
-from keystone_action.sandbox.base import Home, stopping_at
 from keystone_action.sandbox.containers.running_command import ContainerCommand
 from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, CopiedDirectory, Places, Transfer
-from keystone_action.sandbox.shortage import Supplies
+from keystone_action.sandbox.protocol import Home, Supplies, stopping_at
+from keystone_action.system.command import Command, Completed, Limits
 
 STANDARD_INPUT = "/.keystone-stdin"
 WORKSPACE_LINK = "/workspace"

@@ -17,22 +17,20 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.command import Limits
 from keystone_action.engine.connect import connect
-from keystone_action.engine.image import PROBING_USER, Image, find_image
-from keystone_action.engine.layers import remove_image
+from keystone_action.engine.images import PROBING_USER, Image, find_image, remove_image
 from keystone_action.errors import SandboxError
 from keystone_action.files.paths import real_path
-from keystone_action.sandbox.base import Home, Sandbox, SandboxProvider
-from keystone_action.sandbox.containers.packages import OPEN_NETWORK, with_packages_layer
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox
-from keystone_action.sandbox.containers.setup_commands import SetupCommands, run_commands
+from keystone_action.sandbox.containers.setup import OPEN_NETWORK, SetupCommands, run_commands, with_packages_layer
 from keystone_action.sandbox.containers.shared import Mode, SharedEngine
 from keystone_action.sandbox.containers.transfer import CopiedDirectory, MountedDirectory, Places, Transfer
+from keystone_action.sandbox.protocol import Home, Sandbox, SandboxProvider
+from keystone_action.system.command import Limits
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.sandbox.own_python import OwnPython
+    from keystone_action.sandbox.own_programs import OwnPython
 
 _THREADS = 512
 """More than containers that one engine is asked to run at once: each occupies one."""

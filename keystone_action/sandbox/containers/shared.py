@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import anyio
 
-from keystone_action.command import Completed
-from keystone_action.engine.container import ContainerStopped, Run, remove
-from keystone_action.engine.errors import engine_errors
-from keystone_action.engine.image import PROBING_USER, Image
-from keystone_action.engine.labels import OWNER, labels
-from keystone_action.engine.layers import remove_image
+from keystone_action.engine.calls import engine_errors
+from keystone_action.engine.container import ContainerStopped, Mount, Run, remove
+from keystone_action.engine.images import PROBING_USER, Image, remove_image
 from keystone_action.engine.own_container import HostPaths, find_host_paths
-from keystone_action.engine.plan import Mount
+from keystone_action.engine.records import OWNER, labels
 from keystone_action.errors import SandboxError
 from keystone_action.files.paths import real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.users import Users
+from keystone_action.system.command import Completed
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient

@@ -16,15 +16,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from keystone_action.engine import pack as docker_pack
-from keystone_action.engine.plan import Mount
-from keystone_action.engine.transfers import fetch, layer_size, put
-from keystone_action.engine.unpack import TooLarge, move_below, unpack
+from keystone_action.engine import archives as docker_pack
+from keystone_action.engine.archives import TooLarge, fetch, layer_size, move_below, put, unpack
+from keystone_action.engine.container import Mount
 from keystone_action.errors import SandboxError
+from keystone_action.files.disk_usage import TooDeep, human, tree_size
 from keystone_action.files.removal import remove_tree
-from keystone_action.files.tree_size import TooDeep, human, tree_size
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import Home
+from keystone_action.sandbox.protocol import Home
 from keystone_action.sandbox.users import Lease
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ import subprocess
 from pathlib import Path
 
 from keystone_action.errors import caused_by_agent
-from keystone_action.sandbox.processes import landlock, mount_namespace, seccomp
+from keystone_action.sandbox.processes import landlock, seccomp
+from keystone_action.sandbox.processes import landlock as mount_namespace
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import become, drop_all_capabilities, empty_bounding_set
 from keystone_action.sandbox.processes.wire import CommandRequest

@@ -21,7 +21,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keystone_action.files.removal import remove_tree
-from keystone_action.sandbox.processes import confine, killing, landlock, mount_namespace, supervisor, wire
+from keystone_action.sandbox.processes import confine, landlock, supervisor, wire
+from keystone_action.sandbox.processes import landlock as mount_namespace
+from keystone_action.sandbox.processes import process_tree as killing
 from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.system import shortage

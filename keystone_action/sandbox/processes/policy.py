@@ -1,4 +1,9 @@
-"""What code in a process sandbox may touch, as Landlock rules: the system, and what is its own."""
+"""What code in a process sandbox may touch, as Landlock rules: the system, and what is its own.
+
+Which folders a spec must show, by `resources.readable`, so that a program of this machine runs in a sandbox.
+
+What the author's own scripts have on the host that an agent's processes don't: our PATH and what it leads to.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +15,7 @@ from pathlib import Path
 
 from keystone_action.files.paths import is_within, real_path
 from keystone_action.sandbox.processes import landlock
+from keystone_action.system.environment import own_search_path
 
 Rules = list[tuple[str, int]]
 
@@ -125,3 +131,63 @@ def around(root: Path, secret: Sequence[Path]) -> list[Path]:
     except OSError:
         return []
     return [path for child in children if not child.is_symlink() for path in around(child, secret)]
+
+
+def hidden_folders(program: Path) -> tuple[Path, ...]:
+    """Those of the program that the sandbox hides, none within another; nothing when it sees all of them."""
+    return only_hidden(_folders(program))
+
+
+def only_hidden(folders: list[Path]) -> tuple[Path, ...]:
+    """Those of the folders that the sandbox hides, none within another."""
+    rules = system_rules(())
+    found: list[Path] = []
+    for folder in sorted(folders, key=lambda one: len(one.parts)):
+        if not may_execute(rules, folder) and not any(is_within(folder, one) for one in found):
+            found.append(folder)
+    return tuple(found)
+
+
+def _folders(program: Path) -> list[Path]:
+    """What it takes to run a program: its own folder, where it really is, and what npm or pip put beside it."""
+    real = real_path(program)
+    places = [real_path(program.parent)]
+    if "node_modules" in real.parts:
+        return [*places, Path(*real.parts[: real.parts.index("node_modules") + 1])]
+    if (real.parent.parent / "pyvenv.cfg").is_file():
+        return [*places, real.parent.parent, real_path(real.parent / "python").parent.parent]
+    return [*places, real.parent]
+
+
+_LIBRARIES = ("lib", "libexec")
+"""Beside a `bin`, what the programs in it load."""
+
+_SWITCHES = {
+    # The working directory is full of what an agent wrote: no interpreter takes a module from there by itself.
+    "PYTHONSAFEPATH": "1",
+    "PYTHONNOUSERSITE": "1",
+    "PERL_USE_UNSAFE_INC": "0",
+    # The copy of the checkout belongs to us, not to the user that reads it.
+    "GIT_CONFIG_COUNT": "1",
+    "GIT_CONFIG_KEY_0": "safe.directory",
+    "GIT_CONFIG_VALUE_0": "*",
+}
+
+
+def environment() -> dict[str, str]:
+    """Of a script on the host, all of it but HOME, TMPDIR and LANG."""
+    return {"PATH": own_search_path(), **_SWITCHES}
+
+
+def programs() -> list[Path]:
+    """The directories that PATH names, and the libraries beside them, without those that hold our home directory."""
+    found: list[Path] = []
+    home = Path("~").expanduser().resolve()
+    for name in own_search_path().split(":"):
+        place = Path(name)
+        if home.is_relative_to(place.resolve()):
+            continue
+        found.append(place)
+        if place.name == "bin":
+            found += [place.parent / library for library in _LIBRARIES]
+    return found

@@ -1,33 +1,104 @@
-"""One world of one cell as processes of this machine: what `process.ProcessSandboxes` opens."""
+"""One world of one cell as processes of this machine: what `process.ProcessSandboxes` opens.
+
+A command of a process sandbox that is talked to while it runs, over this machine's loopback interface.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, DEFAULT_PIDS, Capture, Command, Completed, Limits
 from keystone_action.errors import SandboxError, raise_unless_agent
 from keystone_action.files.descent import is_small
-from keystone_action.files.output_file import PipeToFile
+from keystone_action.files.kept_output import PipeToFile
 from keystone_action.files.paths import display_path
 from keystone_action.files.removal import remove_tree
-from keystone_action.files.search_path import DEFAULT_PATH, own_search_path
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import Home, stopping_at
-from keystone_action.sandbox.held_files import find_held_file
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
-from keystone_action.sandbox.processes.running_command import Stopper, SupervisedCommand
 from keystone_action.sandbox.processes.wire import CommandRequest, Message
 from keystone_action.sandbox.programs import listing_of_root
-from keystone_action.sandbox.shortage import Supplies
+from keystone_action.sandbox.protocol import TABLES, Home, Listener, RunningCommand, Supplies, listeners, stopping_at
+from keystone_action.sandbox.trees import find_held_file
 from keystone_action.sandbox.users import Lease
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, DEFAULT_PIDS, Capture, Command, Completed, Limits
+from keystone_action.system.environment import DEFAULT_PATH, own_search_path
+
+if TYPE_CHECKING:
+    from keystone_action.sandbox.processes.client import Channel
+    from keystone_action.sandbox.protocol import Connection
+    from keystone_action.system.command import Completed
+
+
+class Stopper:
+    """Ends a command before its time, with its report: the first process is killed, and then all that is left."""
+
+    def __init__(self) -> None:
+        self.has_sent = False
+        self._asked = False
+        self._channel: Channel | None = None
+
+    async def begin(self, channel: Channel) -> None:
+        """Its supervisor has the command."""
+        self._channel = channel
+        if self._asked:
+            await self._send()
+
+    def finish(self) -> None:
+        """Its report has come: the supervisor may serve somebody else."""
+        self._channel = None
+
+    async def stop(self) -> None:
+        """Kill it now, or as soon as it has been started."""
+        self._asked = True
+        await self._send()
+
+    async def _send(self) -> None:
+        if self._channel is not None and not self.has_sent:
+            self.has_sent = True
+            with contextlib.suppress(OSError):  # it ended meanwhile
+                await self._channel.send({"signal": int(signal.SIGKILL)})
+
+
+class SupervisedCommand(RunningCommand):
+    """See `RunningCommand`. uid: whose sockets count, None where all processes are of our own user."""
+
+    def __init__(self, completed: asyncio.Future[Completed], stopper: Stopper, uid: int | None) -> None:
+        super().__init__(completed)
+        self._stopper = stopper
+        self._uid = uid
+
+    async def addresses(self, port: int) -> tuple[str, ...]:
+        """See `RunningCommand.addresses`. Raises SandboxError when the port is somebody else's: another program took it
+        since it was found free."""
+        found = list(_look(port))
+        own = [one for one in found if self._uid is None or one.uid == self._uid]
+        if found and not own:
+            raise SandboxError(f"port {port} of this machine was taken by another program", help="run it again")
+        return tuple(dict.fromkeys(address for one in own for address in one.addresses))
+
+    async def connect(self, address: str, port: int) -> Connection:
+        """See `RunningCommand.connect`."""
+        return await asyncio.open_connection(address, port)
+
+    async def _end(self) -> None:
+        await self._stopper.stop()
+
+
+def _look(port: int) -> list[Listener]:
+    rows: list[str] = []
+    for table in TABLES:
+        with contextlib.suppress(OSError):  # no IPv6 here
+            rows += Path(table).read_text(encoding="ascii").splitlines()
+    return list(listeners(rows, port))
+
 
 _LAST_WORDS = 4000
 _FEW = 32

@@ -20,19 +20,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from keystone_action.command import Limits
 from keystone_action.errors import SandboxError
 from keystone_action.files.descent import is_small
 from keystone_action.files.paths import is_within, real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.base import Home
-from keystone_action.sandbox.own_python import OwnPython, own_python
-from keystone_action.sandbox.processes import host, policy, system_v
-from keystone_action.sandbox.processes.client import LauncherClient, Launching, hide_memory
+from keystone_action.sandbox.own_programs import OwnPython, own_python
+from keystone_action.sandbox.processes import policy, system_v
+from keystone_action.sandbox.processes import policy as host
+from keystone_action.sandbox.processes.client import LauncherClient, Launching, ServiceProcess, hide_memory
 from keystone_action.sandbox.processes.sandbox import Private, ProcessSandbox
-from keystone_action.sandbox.processes.service_process import ServiceProcess
+from keystone_action.sandbox.protocol import Home
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind, user_numbers
+from keystone_action.system.command import Limits
 
 _WITH_SCOPES = 6
 """The version of Landlock that keeps off signals to others and their abstract sockets."""

@@ -16,12 +16,12 @@ import time
 from collections.abc import Callable
 from typing import NoReturn, cast
 
-from keystone_action.files.head_and_tail import Stream
-from keystone_action.sandbox.processes import confine, killing, system_v, wire
+from keystone_action.files.kept_output import Stream
+from keystone_action.sandbox.processes import confine, system_v, wire
+from keystone_action.sandbox.processes import process_tree as killing
 from keystone_action.sandbox.processes.credentials import User
+from keystone_action.sandbox.processes.watch import FIRST_LOOK, PAUSE, ProcessWatch, SeenProcesses
 from keystone_action.sandbox.processes.wire import CommandRequest, Message
-from keystone_action.sandbox.seen_processes import PAUSE, SeenProcesses
-from keystone_action.sandbox.watching import FIRST_LOOK, ProcessWatch
 from keystone_action.system import shortage
 
 PR_SET_CHILD_SUBREAPER = 36

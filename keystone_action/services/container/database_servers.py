@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from keystone_action.engine.pulling import ensure_image
 from keystone_action.services.base import CellScope
 from keystone_action.services.container.service import remove_all
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     import anyio

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_here, ask_within
-from keystone_action.engine.errors import unless_refused
-from keystone_action.engine.labels import labels
+from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_here, ask_within, unless_refused
+from keystone_action.engine.container import ServicePlan, create_service
 from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
-from keystone_action.engine.plan import ServicePlan, create_service
+from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.kept_logs import ENGINE_KEEPS, KeptLogs
 

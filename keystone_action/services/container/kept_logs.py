@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from keystone_action.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture
 
 ENGINE_KEEPS = 4 << 20
 """Bytes of each of the two files in which the engine keeps a container's log: of a longer one it has the end only."""

@@ -19,7 +19,7 @@ from keystone_action.evidence.model import Address
 from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.spec.models.services import ContainerService
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork

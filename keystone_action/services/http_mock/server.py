@@ -11,9 +11,8 @@ import socket
 from typing import Protocol
 
 from keystone_action.errors import ServiceError
-from keystone_action.network.guarded_listener import accept, no_port
+from keystone_action.network.guarded_listener import Endpoint, PeerLookup, accept, no_port
 from keystone_action.network.loop_thread import LoopThread
-from keystone_action.network.peers import Endpoint, PeerLookup
 from keystone_action.services.http_mock.protocol import Application, MockConnection
 from keystone_action.services.http_mock.request import RawRequest
 from keystone_action.services.http_mock.responses import MockReply

@@ -16,7 +16,7 @@ from keystone_action.services.http_mock.cell import MockCell
 from keystone_action.services.http_mock.routes import RouteTable
 from keystone_action.services.http_mock.server import HOST, SETTLE_SECONDS, MockServer
 from keystone_action.spec.models.services import HttpMockService
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 SHARED_USER = "cells run as our own user here, so the port of a mock doesn't tell which cell calls it"
 

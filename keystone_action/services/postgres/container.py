@@ -19,7 +19,7 @@ from keystone_action.services.postgres.databases import PostgresCredentials, Pos
 from keystone_action.services.postgres.embedded import read_credentials
 from keystone_action.services.postgres.server_in_container import MAINTENANCE, TEMPLATE, PostgresInContainer
 from keystone_action.services.postgres.writes.slots import SERVER_SETTINGS
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost

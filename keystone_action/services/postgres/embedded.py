@@ -14,7 +14,7 @@ from keystone_action.network.relay import Relays, RelayTarget
 from keystone_action.services.base import CellScope, Place
 from keystone_action.services.postgres.databases import PostgresCredentials, PostgresPlace, RetiredDatabases
 from keystone_action.services.postgres.server import HOST, MAINTENANCE, EmbeddedServer
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     import anyio

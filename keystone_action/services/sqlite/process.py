@@ -16,16 +16,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.command import TRANSCRIPT_LIMIT, Command, KeptWhole, Limits
 from keystone_action.errors import SandboxError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.files.removal import remove_tree
+from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, KeptWhole, Limits
 
 if TYPE_CHECKING:
-    from keystone_action.command import Completed
-    from keystone_action.sandbox.base import Sandbox
-    from keystone_action.sandbox.own_python import OwnPython
+    from keystone_action.sandbox.own_programs import OwnPython
+    from keystone_action.sandbox.protocol import Sandbox
     from keystone_action.services.server_process import ScriptHost
+    from keystone_action.system.command import Completed
 
 _PROGRAM = Path(__file__).with_name("sqlite_program.py")
 _LIMITS = Limits(memory=3 << 30, disk=16 << 30, pids=16)

@@ -19,7 +19,7 @@ from keystone_action.services.sqlite.process import SqliteProcess
 from keystone_action.services.sqlite.reader import SqliteReader, copy_in
 from keystone_action.services.sqlite.writes import SqliteWrites
 from keystone_action.spec.models.services import SqliteService
-from keystone_action.system.cleanup import undoing
+from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.services.server_process import ScriptHost

@@ -128,7 +128,9 @@ def test_a_bad_line_is_refused_though_the_first_line_fits(path: Path, name: str)
 
 
 @given(data=st.data())
-@settings(max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=2 * settings().max_examples, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 def test_whatever_is_changed_is_told(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "c.jsonl"
     whole = b"".join(written(path))

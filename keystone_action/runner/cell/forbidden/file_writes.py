@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from keystone_action.files.changes.entries import Change, FileState
 from keystone_action.files.globs import matches_any
 from keystone_action.files.paths import display_path
+from keystone_action.files.snapshot import Change, FileState
 from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
 

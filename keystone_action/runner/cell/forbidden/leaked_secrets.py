@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 from urllib.parse import unquote_plus
 
-from keystone_action.command import TRANSCRIPT_LIMIT
 from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.audit import AuditLine
 from keystone_action.evidence.secret_search import Found, SecretSearch, pieces_of
@@ -20,11 +19,12 @@ from keystone_action.evidence.writes import DEFINITION
 from keystone_action.files.paths import PathProblem, display_path, open_inside
 from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
+from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun, LongText
     from keystone_action.evidence.writes import WriteLog
-    from keystone_action.files.changes.entries import Change
+    from keystone_action.files.snapshot import Change
 
 FILE_LIMIT = 512 << 20
 """Bytes of one changed file that is looked through."""

@@ -16,15 +16,14 @@ from pathlib import Path
 
 import anyio
 
-from keystone_action.command import Command, Limits, shown_command
 from keystone_action.errors import HarnessError
+from keystone_action.files.copies import copy_all, give_to_owner, holds
 from keystone_action.files.descent import walk_down
-from keystone_action.files.exact_copy import copy_all, holds
-from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
-from keystone_action.sandbox.base import Sandbox, SandboxProvider
+from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
 from keystone_action.spec.models.task import SetupFile
+from keystone_action.system.command import Command, Limits, shown_command
 
 _DEBIAN = "on Debian and Ubuntu: apt-get install python3-venv; or set `base:` to an image that has it"
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import anyio
 
 from keystone_action.errors import HarnessError, KeystoneError
+from keystone_action.files.copies import give_to_owner
 from keystone_action.files.descent import is_empty
 from keystone_action.files.git import commands as git
 from keystone_action.files.git import history as git_history
-from keystone_action.files.ownership import give_to_owner
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside
 from keystone_action.files.workspace import copy_tree
 from keystone_action.spec.models.fixtures import AnyFixture, DirectoryFixture, GitRepoFixture, SqlFixture

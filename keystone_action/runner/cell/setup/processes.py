@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.files.exact_copy import GitState, copy_exactly, git_state, put_copies
+from keystone_action.files.copies import GitState, copy_exactly, git_state, put_copies
 from keystone_action.runner.cell.setup.commands import (
     PythonEnvironment,
     keep_environment,

@@ -3,6 +3,13 @@
 Nothing of the checkout but its objects is used: they are borrowed by an empty repository of our own, so that no
 configuration, attribute, hook, filter or text conversion of the checkout's has a say, and nothing is written to it.
 What it lacks is fetched into that repository, over the network, from an address that the caller gives.
+
+What the commit that is checked out holds, so that a change has brought it along.
+
+A copy of the checkout for the author's own scripts, which run as a user that may not read the checkout itself.
+
+What no script may read is not in it: our results, and what a repository knows besides its history. The job's token can
+stand in `.git` (actions/checkout keeps it in `http.<url>.extraheader`); see `git_history`.
 """
 
 from __future__ import annotations
@@ -11,12 +18,18 @@ import base64
 import os
 import posixpath
 import re
+import stat
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from keystone_action.errors import HarnessError, UsageError
+from keystone_action.files.copies import copy_entries
 from keystone_action.files.git import commands as git
+from keystone_action.files.git import history as git_history
+from keystone_action.spec.walking import walk
 
 FETCH_SECONDS = 120.0
 MAX_FILE = 64 << 20
@@ -260,3 +273,111 @@ def _quote_path(path: str) -> str:
 def _last_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
     return lines[-1][:300] if lines else "git gave no reason"
+
+
+def is_committed(directory: Path, path: Path) -> bool:
+    """Whether the commit that is checked out holds this file, or something in this folder, or names the commit of a
+    submodule that it is in. One that a step has put there is not part of the change."""
+    try:
+        start = checkout_of(directory, path)
+        top = os.fsdecode(git.run("rev-parse", "--show-toplevel", directory=start).rstrip(b"\n"))
+        if not path.is_relative_to(top):
+            return False
+        place = path.relative_to(top)
+        words = ("ls-tree", "-z", "HEAD", "--")
+        if git.run(*words, place.as_posix(), directory=Path(top)):
+            return True
+        folders = (folder.as_posix() for folder in place.parents if folder.name)
+        return any(submodules_of(git.run(*words, folder, directory=Path(top))) for folder in folders)
+    except git.GitFailed:
+        return False
+
+
+def checkout_of(directory: Path, path: Path) -> Path:
+    """A folder of the checkout: a job can have it in a folder of its own, below the one that it works in."""
+    with suppress(git.GitFailed):
+        git.run("rev-parse", "--show-toplevel", directory=directory)
+        return directory
+    inside = (folder for folder in reversed(path.parents) if folder.is_relative_to(directory))
+    return next((folder for folder in inside if os.path.lexists(folder / ".git")), directory)
+
+
+def refuse_committed_link(directory: Path, output: Path) -> None:
+    """Results are written where nobody's commit leads us: not through a link that is in the repository. output: as it
+    was named, relative to the directory or absolute. One that its user made is its user's. Raises UsageError."""
+    directory = directory.resolve()
+    here = Path(output.anchor) if output.is_absolute() else directory
+    for part in output.parts[len(Path(output.anchor).parts) :]:
+        here = here / part
+        if os.path.islink(here) and is_committed(directory, here):  # noqa: PTH114 - which never raises
+            shown = os.path.relpath(here, directory)
+            raise UsageError(
+                f"{shown} is a link in the repository, and results would be written where it leads",
+                help="remove it, or name another folder with --output",
+            )
+
+
+_FOR_ALL = 0o444
+
+
+@dataclass(frozen=True, slots=True)
+class CheckoutCopy:
+    """source: the checkout. place: the copy. secret: what below `source` no script may read."""
+
+    source: Path
+    place: Path
+    secret: tuple[Path, ...]
+
+    def inside(self, path: Path) -> Path | None:
+        """Where the copy has this file of the checkout; None for one that lies elsewhere."""
+        real = Path(os.path.realpath(path))
+        return self.place / real.relative_to(self.source) if real.is_relative_to(self.source) else None
+
+
+def copy_checkout(source: Path, place: Path, left_out: Collection[Path]) -> CheckoutCopy:
+    """Copy a checkout to the new directory `place`. Files that its owner alone may read are readable in the copy for
+    all who may enter it; what we may not read ourselves is not there. left_out: absolute paths; `source` itself leaves
+    nothing.
+
+    Raises HarnessError.
+    """
+    source = Path(os.path.realpath(source))
+    gone = {Path(os.path.realpath(path)) for path in (*left_out, place)}
+    relative = {path.relative_to(source).as_posix() for path in gone if path.is_relative_to(source)}
+    try:
+        place.mkdir(mode=0o700)
+        if source in gone:
+            return CheckoutCopy(source, place, (source,))
+        copied = copy_entries(source, place, leave_out=lambda path, _: path in relative, link=_may_be_linked)
+        git_history.settle(source, place, copied.repositories, git_history.Withheld((), ()))
+        _open(place)
+    except OSError as error:
+        raise HarnessError(f"{source} can't be copied for scripts on the host: {error.strerror or error}") from error
+    except git.GitFailed as error:
+        raise HarnessError(f"the git history of {source} can't be copied: {error}") from error
+    secret = gone | {source / path for path in copied.repositories}
+    return CheckoutCopy(source, place, tuple(sorted(path for path in secret if path.is_relative_to(source))))
+
+
+def _may_be_linked(path: str, status: os.stat_result) -> bool:
+    """Whether the copy may have the very file: one that all may read already and only its owner writes, and that we
+    don't rewrite, as we do what a repository has besides its objects."""
+    parts = path.split("/")
+    if ".git" in parts and parts[parts.index(".git") + 1 :][:1] != ["objects"]:
+        return False
+    return status.st_mode & 0o7022 == 0 and _open_mode(status) == stat.S_IMODE(status.st_mode)
+
+
+def _open(place: Path) -> None:
+    """Let everybody who can enter `place` read all that is in it."""
+    for folder, folders, files in walk(place):
+        for name in (*folders, *files):
+            path = Path(folder, name)
+            status = path.lstat()
+            if not stat.S_ISLNK(status.st_mode) and _open_mode(status) != stat.S_IMODE(status.st_mode):
+                path.chmod(_open_mode(status))
+
+
+def _open_mode(status: os.stat_result) -> int:
+    runs = status.st_mode & stat.S_IXUSR or stat.S_ISDIR(status.st_mode)
+    return stat.S_IMODE(status.st_mode) | _FOR_ALL | (0o111 if runs else 0)

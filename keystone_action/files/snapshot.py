@@ -2,23 +2,161 @@
 
 `.git` directories are recorded, but not entered: what lies in them can't be part of a change that git carries, and a
 commit by the agent would otherwise drown its changes in object files. `snapshot_git` takes what is in them.
+
+What a snapshot says of one path, and what a difference between two snapshots is.
+
+Whether a file system stamps every change of a file's content, also one that goes through a mapped page.
+
+tmpfs does not: its files keep their times when a mapped page is written. So an unchanged stamp proves an unchanged file
+only on file systems that are known for it, and that are seen to do it here.
 """
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
+import mmap
 import os
 import stat
+import sys
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.files.changes.entries import FileState
-from keystone_action.files.changes.stamps import stamps_every_change
 from keystone_action.files.descent import Descent
 from keystone_action.files.paths import PathProblem, PathUnreadable, read_inside
+
+
+@dataclass(frozen=True, slots=True)
+class FileState:
+    """One entry of a workspace. kind `other` is a device, socket or FIFO. digest is sha256 of a file's bytes.
+
+    attributes: names and digests of its extended attributes, access lists included. staged: `meaning_of_index` of an
+    index of git. Both only where the snapshot was asked for them; `compare_entries` takes no notice of them.
+    """
+
+    kind: Literal["file", "directory", "link", "other"]
+    mode: int
+    size: int = 0
+    digest: str = ""
+    target: str = ""
+    attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    staged: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One path that differs between the snapshot and the workspace as left; POSIX path relative to the workspace, `.`
+    for itself."""
+
+    path: str
+    change: Literal["added", "modified", "removed", "mode"]
+    before: FileState | None = None
+    after: FileState | None = None
+
+
+def compare_entries(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
+    """Every path that differs, sorted.
+
+    `modified` is other content, another link target or another kind; `mode` is the same content with other
+    permissions. As in git a directory is no entry of its own: made or removed it shows in what it holds, and only its
+    permissions are reported. A file that became a directory is `removed`, the reverse `added`.
+    """
+    found = []
+    for path in before.keys() | after.keys():
+        old, new = before.get(path), after.get(path)
+        what = _change(old, new)
+        if what is not None:
+            found.append(Change(path, what, old, new))
+    return tuple(sorted(found, key=lambda change: change.path))
+
+
+def _change(old: FileState | None, new: FileState | None) -> Literal["added", "modified", "removed", "mode"] | None:
+    if old == new:
+        return None
+    old_entry = old is not None and old.kind != "directory"
+    new_entry = new is not None and new.kind != "directory"
+    if old is None or new is None or old_entry != new_entry:
+        if old_entry:
+            return "removed"
+        return "added" if new_entry else None
+    if (old.kind, old.size, old.digest, old.target) != (new.kind, new.size, new.digest, new.target):
+        return "modified"
+    # A link's own permissions mean nothing.
+    return None if old.kind == "link" else "mode"
+
+
+def compare_whole(before: Mapping[str, FileState], after: Mapping[str, FileState]) -> tuple[Change, ...]:
+    """As `compare_entries`, and what it passes over: directories that were made or removed with nothing in them, which
+    no other path shows, and extended attributes, which are a change of `mode`."""
+    found = compare_entries(before, after)
+    told = {change.path for change in found}
+    both = ((path, before[path], after[path]) for path in before.keys() & after.keys() - told)
+    marked = [Change(path, "mode", old, new) for path, old, new in both if old.attributes != new.attributes]
+    made = [Change(path, "added", None, after[path]) for path in _empty(after) if path not in before]
+    gone = [Change(path, "removed", before[path], None) for path in _empty(before) if path not in after]
+    return tuple(sorted([*found, *marked, *made, *gone], key=lambda change: change.path))
+
+
+def _empty(entries: Mapping[str, FileState]) -> list[str]:
+    filled = {path.rpartition("/")[0] for path in entries}
+    return [path for path, state in entries.items() if state.kind == "directory" and path not in filled]
+
+
+_KNOWN = {0xEF53: "ext4", 0x58465342: "xfs", 0x9123683E: "btrfs", 0x794C7630: "overlay"}
+"""By the kernel's magic numbers. ext2 has that of ext4, and an overlay can lie on any other: the trial tells."""
+_SECOND = 10**9
+_FIRST_OF_1970 = (_SECOND, _SECOND)
+
+_libc = ctypes.CDLL(None, use_errno=True) if sys.platform == "linux" else None
+_tried: dict[tuple[int, int], bool] = {}
+"""By device and kind: one trial of each is enough."""
+
+
+def stamps_every_change(directory: int) -> bool:
+    """Whether files of this open directory's file system get new times, finer than a second, with every change."""
+    kind = _kind(directory)
+    if kind not in _KNOWN:
+        return False
+    key = (os.fstat(directory).st_dev, kind)
+    if key not in _tried:
+        _tried[key] = _trial(directory)
+    return _tried[key]
+
+
+def _kind(directory: int) -> int | None:
+    if _libc is None:
+        return None
+    buffer = (ctypes.c_long * 32)()  # larger than any struct statfs; its first member is the kind
+    if _libc.fstatfs(directory, ctypes.byref(buffer)) != 0:
+        return None
+    return int(buffer[0]) & 0xFFFFFFFF
+
+
+def _trial(directory: int) -> bool:
+    """Write a mapped page of a file without a name, and look at its times. A failure is no proof."""
+    try:
+        file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    except OSError:
+        return False
+    try:
+        os.write(file, bytes(mmap.PAGESIZE))
+        with mmap.mmap(file, mmap.PAGESIZE) as page, open("/dev/zero", "rb", buffering=0) as zeros:  # noqa: PTH123
+            page[0]  # a page that was read before can be written without a fault, where nothing asks for one
+            os.utime(file, ns=_FIRST_OF_1970)
+            # By a system call: where the disk is full a store of our own would end this process with SIGBUS.
+            zeros.readinto(page)
+        status = os.fstat(file)
+    except OSError:
+        return False
+    finally:
+        os.close(file)
+    is_stamped = status.st_mtime_ns > _SECOND
+    return is_stamped and all(stamp % _SECOND for stamp in (status.st_mtime_ns, status.st_ctime_ns))
+
 
 ENTRIES_LIMIT = 2_000_000
 PATHS_LIMIT = 256 << 20
@@ -121,7 +259,7 @@ def snapshot_git(workspace: Path, taken: Snapshot) -> Snapshot:
 
 
 def _staged(workspace: Path, path: str) -> str:
-    from keystone_action.files.git.index_file import meaning_of_index
+    from keystone_action.files.git.commands import meaning_of_index
 
     try:
         return meaning_of_index(read_inside(workspace, path, limit=_INDEX_LIMIT))

@@ -2,23 +2,35 @@
 
 A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, a HOME, a TMPDIR and a workspace. When
 `Sandbox.run` returns, every process that it started is gone, daemons and orphans too.
+
+Who listens on a TCP port, as Linux tells it in /proc/net/tcp and tcp6: no packet of ours disturbs a server.
+
+What the machine ran out of while a command ran: then its failure says nothing about the command.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import socket
+import struct
 from abc import ABC, abstractmethod
 from asyncio import StreamReader, StreamWriter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from keystone_action.command import Command, Completed, Limits
+from keystone_action.errors import SandboxError
+from keystone_action.files.disk_usage import TooDeep, human, tree_size
+from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.shortage import refused_processes, smallest_cap
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.own_python import OwnPython
+    from keystone_action.sandbox.own_programs import OwnPython
+    from keystone_action.system.command import Completed
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +200,105 @@ class SandboxProvider(Protocol):
 
     async def close(self) -> None:
         """End everything that is still running."""
+
+
+TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+_LISTEN = "0A"
+_ANY = {"0.0.0.0": ("127.0.0.1",), "::": ("127.0.0.1", "::1")}  # noqa: S104 - compared with, never bound to
+"""Where a server that listens everywhere is reached; one of IPv6 takes IPv4 too, unless it said otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A socket that listens. addresses: where it is reached from the same machine, the likeliest first. uid: whose."""
+
+    addresses: tuple[str, ...]
+    uid: int
+
+
+def listeners(rows: Iterable[str], port: int) -> Iterator[Listener]:
+    """Those of a port among the rows of these tables; other rows are left out."""
+    for row in rows:
+        columns = row.split()
+        if len(columns) < 8 or columns[3] != _LISTEN:
+            continue
+        number, _, digits = columns[1].partition(":")
+        try:
+            if int(digits, 16) != port:
+                continue
+            address = _address(number)
+            uid = int(columns[7])
+        except (ValueError, struct.error, OSError):
+            continue
+        yield Listener(_ANY.get(address, (address,)), uid)
+
+
+def _address(digits: str) -> str:
+    """The kernel prints each 32 bits as a number of its own byte order."""
+    words = [int(digits[at : at + 8], 16) for at in range(0, len(digits), 8)]
+    packed = struct.pack(f"={len(words)}I", *words)
+    return socket.inet_ntop(socket.AF_INET if len(words) == 1 else socket.AF_INET6, packed)
+
+
+_FULL = 1 << 20
+"""Bytes: with less left on a file system, programs fail to write."""
+_FEW_FILES = 16
+
+
+class ShortageError(SandboxError):
+    """A command failed while the machine ran out of something. completed: how it ended."""
+
+    def __init__(self, message: str, completed: Completed) -> None:
+        how = f"exit code {completed.exit_code}" if completed.exit_code is not None else f"signal {completed.signal}"
+        super().__init__(f"{message}, and the command failed ({how}): that may be why")
+        self.completed = completed
+
+
+class Supplies:
+    """What the machine had when a command started. roots: the directories that are the command's own."""
+
+    def __init__(self, roots: Sequence[str]) -> None:
+        self._roots = roots
+        self._free = [_free(root) for root in roots]
+        self._refused = refused_processes()
+
+    def check(self, completed: Completed) -> None:
+        """Raise ShortageError when the command failed, and what was lacking is not its own doing."""
+        ended_by_itself = not (completed.timed_out or completed.limit or completed.not_found)
+        if not ended_by_itself or completed.exit_code == 0:
+            return
+        lacking = self._space() or self._processes(completed)
+        if lacking:
+            raise ShortageError(lacking, completed)
+
+    def _space(self) -> str:
+        for root, before in zip(self._roots, self._free, strict=True):
+            now = _free(root)
+            if now is None or before is None or now >= _FULL:
+                continue
+            if before < _FULL or _size(self._roots) < before:  # else the command may have filled it by itself
+                return f"there is no space left on this machine for {root} ({human(now)})"
+        return ""
+
+    def _processes(self, completed: Completed) -> str:
+        refused = refused_processes() - self._refused
+        most = smallest_cap()
+        if refused <= 0 or most is None or completed.leftovers > most / 2:  # the last is a bomb
+            return ""
+        return f"the machine caps processes (pids.max is {most}) and refused {refused} more meanwhile"
+
+
+def _free(root: str) -> int | None:
+    """Bytes that users may still write there; 0 where no more files can be made."""
+    with contextlib.suppress(OSError):
+        found = os.statvfs(root)
+        out_of_files = found.f_files > 0 and found.f_favail < _FEW_FILES
+        return 0 if out_of_files else found.f_bavail * found.f_frsize
+    return None
+
+
+def _size(roots: Sequence[str]) -> int:
+    try:
+        return next((size for size in tree_size(list(roots)) if size is not None), 0)
+    except TooDeep:
+        return 0

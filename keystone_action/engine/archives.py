@@ -1,22 +1,197 @@
-"""A workspace that comes back from a container as a tar archive, laid out again where it was.
+"""A directory tree as the bytes of a tar archive, piece by piece, for an engine that shares no file system with us.
+
+The tree may be hostile: nothing is followed, depth does not matter, and nothing is ever held as a whole.
+
+A workspace that comes back from a container as a tar archive, laid out again where it was.
 
 What is in it is hostile. Each entry is made by descriptors below the workspace, nothing is followed, nothing is made
 that could serve as anybody's privilege, and the sum of all is bounded.
+
+Files into a container and out of it, as archives, and how much a container holds. All of it blocks.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
+import stat
 import tarfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, TYPE_CHECKING, cast
 
-from keystone_action.engine import pack as docker_pack
+from keystone_action.engine.calls import engine_errors
 from keystone_action.errors import SandboxError
 from keystone_action.files.descent import Descent
+from keystone_action.files.disk_usage import TooDeep
 from keystone_action.files.removal import remove_tree
+
+if TYPE_CHECKING:
+    from keystone_action.engine.client import EngineClient
+
+END = bytes(2 * tarfile.BLOCKSIZE)
+_PIECE = 1 << 18
+
+
+def header(
+    name: str,
+    kind: bytes,
+    mode: int,
+    user: int,
+    *,
+    size: int = 0,
+    target: str = "",
+    modified_ns: int = 0,
+) -> bytes:
+    """The header of one entry. name: relative, as text with surrogates for odd bytes."""
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.uid, info.gid = kind, mode, user, user
+    info.size, info.linkname = size, target
+    info.mtime = modified_ns // 10**9
+    if modified_ns % 10**9:
+        info.pax_headers = {"mtime": f"{modified_ns // 10**9}.{modified_ns % 10**9:09d}"}
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+def directory(name: str, mode: int, user: int) -> bytes:
+    """An empty directory."""
+    return header(name, tarfile.DIRTYPE, mode, user)
+
+
+def directories(paths: Iterable[str]) -> Iterator[bytes]:
+    """Root's directories that all may pass."""
+    for path in paths:
+        yield directory(path, 0o755, 0)
+
+
+def link(name: str, target: str) -> bytes:
+    """A symbolic link of root's."""
+    return header(name, tarfile.SYMTYPE, 0o777, 0, target=target)
+
+
+def small_file(name: str, data: bytes, mode: int) -> Iterator[bytes]:
+    """A file of root's, from memory."""
+    yield header(name, tarfile.REGTYPE, mode, 0, size=len(data))
+    yield data
+    yield padding(len(data))
+
+
+def tree(root: Path, name: str, user: int) -> Iterator[bytes]:
+    """Everything below `root`, as `name/…` and owned by `user`. Sockets are left out. Raises OSError."""
+    first: dict[tuple[int, int], str] = {}
+    top = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(top)
+        yield header(name, tarfile.DIRTYPE, stat.S_IMODE(status.st_mode), user, modified_ns=status.st_mtime_ns)
+        with Descent(top) as descent:
+            reopened: list[tuple[str, int]] = []
+            waiting = [""]
+            try:
+                while waiting:
+                    directory = waiting.pop()
+                    _open_up(descent, directory, reopened)
+                    with descent.listing(directory) as (folder, entries):
+                        for relative, entry in entries:
+                            if entry.is_dir(follow_symlinks=False):
+                                waiting.append(relative)
+                            yield from _entry(folder, entry, f"{name}/{relative}", user, first)
+            finally:
+                _close_again(descent, reopened)
+    finally:
+        os.close(top)
+
+
+def _open_up(descent: Descent, relative: str, reopened: list[tuple[str, int]]) -> None:
+    """Open a directory whose modes close it to its owner, us, and note it in `reopened`."""
+    above, _, name = relative.rpartition("/")
+    folder = descent.open(above)
+    try:
+        if not os.access(name or ".", os.R_OK | os.X_OK, dir_fd=folder, effective_ids=True):
+            mode = stat.S_IMODE(os.stat(name or ".", dir_fd=folder, follow_symlinks=False).st_mode)
+            os.chmod(name or ".", 0o700, dir_fd=folder)
+            reopened.append((relative, mode))
+    finally:
+        os.close(folder)
+
+
+def _close_again(descent: Descent, reopened: list[tuple[str, int]]) -> None:
+    for relative, mode in reversed(reopened):
+        fd = descent.open(relative)
+        try:
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
+
+def _entry(
+    folder: int, entry: os.DirEntry[str], name: str, user: int, first: dict[tuple[int, int], str]
+) -> Iterator[bytes]:
+    status = entry.stat(follow_symlinks=False)
+    mode, modified = stat.S_IMODE(status.st_mode), status.st_mtime_ns
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFDIR:
+        yield header(name, tarfile.DIRTYPE, mode, user, modified_ns=modified)
+        return
+    if kind == stat.S_IFLNK:
+        target = os.readlink(entry.name, dir_fd=folder)
+        yield header(name, tarfile.SYMTYPE, 0o777, user, target=target, modified_ns=modified)
+        return
+    if kind == stat.S_IFIFO:
+        yield header(name, tarfile.FIFOTYPE, mode, user, modified_ns=modified)
+        return
+    if kind != stat.S_IFREG:
+        return
+    if status.st_nlink > 1:
+        other = first.setdefault((status.st_dev, status.st_ino), name)
+        if other != name:
+            yield header(name, tarfile.LNKTYPE, mode, user, target=other)
+            return
+    yield header(name, tarfile.REGTYPE, mode, user, size=status.st_size, modified_ns=modified)
+    yield from _content(folder, entry.name, status.st_size, mode)
+
+
+def _content(folder: int, name: str, size: int, mode: int) -> Iterator[bytes]:
+    """Exactly `size` bytes and their padding, even if the file changes meanwhile."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        fd = os.open(name, flags, dir_fd=folder)
+    except PermissionError:
+        # Ours, but closed to ourselves, as its author wanted it: opened for the moment of a look.
+        os.chmod(name, 0o600, dir_fd=folder)
+        try:
+            fd = os.open(name, flags, dir_fd=folder)
+        finally:
+            os.chmod(name, mode, dir_fd=folder)
+    try:
+        left = size
+        while left:
+            data = os.read(fd, min(left, _PIECE)) or bytes(min(left, _PIECE))
+            left -= len(data)
+            yield data
+    finally:
+        os.close(fd)
+    yield padding(size)
+
+
+def padding(size: int) -> bytes:
+    """What follows a file's content of this size."""
+    return bytes(-size % tarfile.BLOCKSIZE)
+
+
+def in_chunks(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces that are worth a system call each."""
+    held: list[bytes] = []
+    size = 0
+    for piece in pieces:
+        held.append(piece)
+        size += len(piece)
+        if size >= _PIECE:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
+
 
 _CHUNK = 1 << 20
 _BUFFER = 1 << 16
@@ -95,7 +270,7 @@ def move_below(pieces: Iterable[bytes], directory: str, *, limit: int | None, le
                     continue
                 size = info.size if info.isreg() else 0
                 kind = tarfile.REGTYPE if info.isreg() else info.type
-                yield docker_pack.header(
+                yield header(
                     name, kind, info.mode & 0o1777, info.uid, size=size, target=target, modified_ns=_modified_ns(info)
                 )
                 if info.isreg():
@@ -103,7 +278,7 @@ def move_below(pieces: Iterable[bytes], directory: str, *, limit: int | None, le
                     assert content is not None
                     while data := content.read(_CHUNK):
                         yield data
-                    yield docker_pack.padding(size)
+                    yield padding(size)
     except tarfile.TarError as error:
         raise SandboxError(f"what the Docker engine sent as HOME can't be read: {error}") from error
 
@@ -245,3 +420,37 @@ def _modified_ns(info: tarfile.TarInfo) -> int:
     seconds, _, fraction = str(text).partition(".")
     part = int((fraction + "0" * 9)[:9]) if fraction else 0
     return int(seconds) * 10**9 + (-part if seconds.startswith("-") else part)
+
+
+_MEASURE_TRIES = 3
+_INTO = "can't copy into a container"
+
+
+def put(client: EngineClient, container: str, pieces: Iterable[bytes], directory: str = "/") -> None:
+    """Unpack an archive (all but its end) in a container's directory. Raises SandboxError."""
+    with engine_errors(_INTO):
+        client.put_archive(container, directory, in_chunks(_read_here(itertools.chain(pieces, [END]))))
+
+
+def _read_here(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The client would take an OSError of what is sent for one of the connection."""
+    with engine_errors(_INTO):
+        yield from pieces
+
+
+def fetch(client: EngineClient, container: str, path: str) -> Generator[bytes, None, None]:
+    """What is at this path of a container, as pieces of an archive. To be closed. Raises SandboxError; an OSError of
+    the caller's own passes through."""
+    with engine_errors("can't copy out of a container"):
+        yield from client.archive(container, path)
+
+
+def layer_size(client: EngineClient, container: str) -> int:
+    """Bytes that a container added to its image, in its own layer. Raises TooDeep when the engine can't tell, again and
+    again, and SandboxError."""
+    for _ in range(_MEASURE_TRIES):
+        with engine_errors("can't look at a container's size"):
+            size = client.layer_size(container)
+        if size >= 0:
+            return size
+    raise TooDeep
