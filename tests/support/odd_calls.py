@@ -74,6 +74,14 @@ CHAT: dict[str, tuple[list[Any], Calls]] = {
         _streamed(piece(A[:5], "bash", index=0), piece(A[5:], "bash", index=0)),
         [BASH],
     ),
+    "with the name in each piece, the first ones without arguments": (
+        _streamed(piece("", "bash", index=0), piece("", "bash", index=0), piece(A, "bash", index=0)),
+        [BASH],
+    ),
+    "with name and id in each piece, without arguments": (
+        _streamed(piece("", "now", index=0, id="t"), piece("", "now", index=0, id="t")),
+        [("now", {})],
+    ),
     "with another id in each piece": (
         _streamed(piece("", "bash", index=0, id="r1"), piece(A[:5], index=0, id="r2"), piece(A[5:], index=0, id="r3")),
         [BASH],
@@ -198,6 +206,22 @@ RESPONSES: dict[str, tuple[list[Any], Calls]] = {
     "whose arguments begin again": ([_done(_item(A + B)), _completed()], [BASH, ("bash", READ[1])]),
     "whose arguments come only when they are done": ([_added(), _done(_item(A)), _completed(_item(A))], [BASH]),
     "without arguments": ([_done(_item("", "now")), _completed(_item("", "now"))], [("now", {})]),
+    "without arguments, one of which is never done": (
+        [_added("now", 1, 0), _added("now", 2, 1), _done(_item("{}", "now", 2), 1), _completed(_item("{}", "now", 2))],
+        [("now", {}), ("now", {})],
+    ),
+    "without arguments, in two places": (
+        [_added("now", 1, 0), _done(_item("", "now", 2), 1), _completed(_item("", "now", 2))],
+        [("now", {}), ("now", {})],
+    ),
+    "without ids or arguments": (
+        [
+            {"type": "response.output_item.added", "output_index": 0, "item": {"type": "function_call", "name": "now"}},
+            _done({"type": "function_call", "name": "now", "arguments": "{}"}),
+            _completed(),
+        ],
+        [("now", {})],
+    ),
 }
 
 

@@ -122,17 +122,24 @@ class ChatCalls:
     @property
     def is_unsure(self) -> bool:
         """See the class."""
-        return self._is_unsure or any(call.begins_again and call.is_open() for call in self._all)
+        return self._is_unsure or any(call.repeated or (call.begins_again and call.is_open()) for call in self._all)
 
     def documents(self) -> tuple[list[Any], list[Any]]:
         """The calls, and those in the older form, as a message has them."""
         calls = [one for call in self._all if not call.is_legacy for one in call.documents()]
         return calls, [one["function"] for call in self._all if call.is_legacy for one in call.documents()]
 
-    def fragments(self) -> list[tuple[str, Any]]:
-        """Names that pieces of names may be together, each with the call that would have it."""
+    def other_readings(self) -> list[tuple[str, Any]]:
+        """Calls that another client may make of the same pieces, each with its name: of names that may have come in
+        pieces, and of names that were repeated with no arguments after them."""
         places = ((name, self._all.index(call) + 1) for name, call in self._fragments)
-        return [(name, self._all[place].documents()[0]) for name, place in places if place < len(self._all)]
+        joined = [(name, self._all[place].documents()[0]) for name, place in places if place < len(self._all)]
+        repeated = [
+            (call.name, {"id": call.id, "function": {"name": call.name, "arguments": ""}})
+            for call in self._all
+            for _ in range(call.repeated)
+        ]
+        return joined + repeated
 
     def _piece(self, told: Mapping[str, Any], index: Any, place: Any, touched: set[Any]) -> None:
         has_index = isinstance(index, int | str) and not isinstance(index, bool)
@@ -145,6 +152,8 @@ class ChatCalls:
         if call is None:
             self._begin(slot, told)
             return
+        is_named_again = name != "" and name == call.name and not (id_ and id_ == call.id)
+        call.repeated = 0 if written else call.repeated + is_named_again
         call.add(told)
         self._latest[slot] = self._by_id[call.id] = call
 
@@ -179,13 +188,16 @@ class ChatCalls:
 
 
 class _Call:
-    """written: whether its arguments have begun. begins_again: whether they may have begun once more."""
+    """written: whether its arguments have begun. begins_again: whether they may have begun once more. repeated: how
+    often its name came again, without its id, since its arguments last grew: each time may be a further call without
+    arguments. (Some servers repeat the name in each piece; there arguments follow.)"""
 
     def __init__(self, *, is_legacy: bool) -> None:
         self.fields = Fields()
         self.is_legacy = is_legacy
         self.name = self.id = ""
         self.written = self.begins_again = False
+        self.repeated = 0
         self._is_text = False
         self._is_open: bool | None = True
         """None where its last piece may have ended it and nobody has looked yet: a look at each piece would cost too

@@ -58,11 +58,17 @@ class ResponseAssembler(Assembler):
 class ResponseItems:
     """The items of a response. A stream tells them three times, and each kind of client reads another telling: as they
     are added and written, when they are done, and in the response at the end. The last one decides, but a call that is
-    told anywhere counts."""
+    told anywhere counts.
+
+    is_unsure: whether a call that was added and one that was done, with other ids in the same place, may be one call or
+    two; `all` finds it out."""
 
     def __init__(self) -> None:
+        self.is_unsure = False
         self._added: list[_Item] = []
         self._done: list[Any] = []
+        self._places: list[Any] = []
+        """Of those that are done."""
         self._in_response: list[Any] = []
 
     def event(self, data: Mapping[str, Any]) -> None:
@@ -72,6 +78,7 @@ class ResponseItems:
             self._added.append(_Item(data, mapping(data, "item")))
         elif name == "response.output_item.done":
             self._done.append(data.get("item"))
+            self._places.append(data.get("output_index"))
         elif objects(mapping(data, "response"), "output"):
             self._in_response = data["response"]["output"]
         elif (written := _WRITING.get(name.rpartition(".")[0])) is not None:
@@ -96,20 +103,54 @@ class ResponseItems:
         if self._in_response:
             found += _further(self._done, counted)
         told = [item for item in (*self._in_response, *self._done) if isinstance(item, dict)]
-        ids = {(name, item[name]) for item in told for name in ("id", "call_id") if isinstance(item.get(name), str)}
+        ids = {one for item in told for one in _ids(item)}
         written: list[Any] = []
+        further = self._never_done(found)
         for one in self._added:
             items = one.items()
             # The text of a custom tool that was written differs from the one that is told elsewhere: it counts, too.
             has_text = one.field and any(text(item, one.field) and kind(item) not in _OBJECTS for item in items)
             if ids & one.ids and not has_text and not any(map(_has_arguments, items)):
                 continue  # it was told with its arguments elsewhere
-            if any(_is_alike(items[0], item, one.field) for item in told):
+            if one in further or any(_is_alike(items[0], item, one.field) for item in told):
                 continue
             written += items
-        open_ones = _further(written, counted)
+        open_ones = _further(written, counted) + [one.items()[0] for one in further]
         whole = [(part, True) for item in found for part in _parted(item)]
         return whole + [(part, _has_arguments(part)) for item in open_ones for part in _parted(item)]
+
+    def _never_done(self, found: Iterable[Any]) -> list[_Item]:
+        """Calls that were added by name alone and are none of those that were told elsewhere. Each call that was told
+        stands for one that was added."""
+        free = [item for item in found if isinstance(item, dict)]
+        bare = []
+        for one in self._added:
+            first = one.items()[0]
+            known = "" if one.is_only_named else _telling(first)
+            same = next((item for item in free if _ids(item) & one.ids or known == _telling(item)), None)
+            if same is not None:
+                free.remove(same)
+            elif one.is_only_named:
+                bare.append((one, first))
+        further = []
+        self.is_unsure = False
+        for one, first in bare:
+            alike = next((item for item in free if _is_alike(first, item, one.field)), None)
+            if alike is None and any(_is_alike(first, item, one.field) for item in found):
+                further.append(one)
+            elif alike is not None:
+                free.remove(alike)
+                if one.ids and _ids(alike):  # other ones: a further call, or a server that makes an id anew each time
+                    further.append(one)
+                    self.is_unsure = self.is_unsure or one.place in (None, self._place_of(alike))
+        return further
+
+    def _place_of(self, item: Mapping[str, Any]) -> Any:
+        """Where an item stands that is done, or in the response."""
+        for place, done in zip(self._places, self._done, strict=True):
+            if done == item:
+                return place
+        return self._in_response.index(item) if item in self._in_response else None
 
 
 class _Item:
@@ -118,7 +159,7 @@ class _Item:
     def __init__(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> None:
         self._item = dict(item)
         self.place, self.id = event.get("output_index"), text(item, "id")
-        self.ids = {(name, item[name]) for name in ("id", "call_id") if text(item, name)}
+        self.ids = _ids(item)
         self.field, _ = _WRITTEN.get(kind(item), ("", ""))
         self._pieces: list[str] = []
         self._whole = ""
@@ -132,6 +173,12 @@ class _Item:
             self._whole = text(event, field) or self._whole
             if text(event, "name") and not text(self._item, "name"):
                 self._item = {**self._item, "name": event["name"]}
+
+    @property
+    def is_only_named(self) -> bool:
+        """Whether nothing was told of its arguments."""
+        written = self._pieces or self._whole or self._item.get(self.field)
+        return bool(self.field and text(self._item, "name") and not written)
 
     def items(self) -> list[Any]:
         """It, once for each way in which its arguments were told."""
@@ -156,6 +203,10 @@ def _further(items: Iterable[Any], counted: Counter[str]) -> list[Any]:
             found.append(item)
     counted |= here
     return found
+
+
+def _ids(item: Any) -> set[tuple[str, str]]:
+    return {(name, item[name]) for name in ("id", "call_id") if text(item, name)} if isinstance(item, dict) else set()
 
 
 def _telling(item: Any) -> str:

@@ -135,7 +135,7 @@ def _made(calls: ChatCalls, *, finished: bool) -> Iterator[tuple[ModelCall, str]
     documents, legacy = calls.documents()
     for told in (*documents, *({"function": one} for one in legacy)):
         yield _call(told, finished=finished)
-    for name, told in calls.fragments():
+    for name, told in calls.other_readings():
         call, written = _call(told, finished=finished)
         yield replace(call, name=name), written
 

@@ -117,6 +117,7 @@ class _Reader(AnswerReader):
             problem=self._problem,
             finished=self._finished and not self._problem,
             unread=sum(len(text(item, "arguments") or text(item, "input")) for item in lost),
+            is_unsure=self._items.is_unsure,
             has_partial_call=bool(lost),
             extras=Extras(
                 tier=text(self._response, "service_tier"),
