@@ -17,7 +17,7 @@ from keystone_action.scoring.aggregate import exit_code
 from keystone_action.system import signals
 
 if TYPE_CHECKING:
-    from keystone_action.report.planned import PlannedSpec
+    from keystone_action.report.write import PlannedSpec
 
 MAX_JOBS = 256
 """Jobs that GitHub makes of one matrix."""
@@ -41,7 +41,7 @@ class Shards:
 
     def specs(self) -> Iterator[PlannedSpec]:
         """What is planned of each spec."""
-        from keystone_action.report.planned import PlannedSpec
+        from keystone_action.report.write import PlannedSpec
 
         for spec_id in self.plan.specs:
             cells = [cell for cell in self.plan.cells if cell.loaded.spec.id == spec_id]

@@ -202,7 +202,7 @@ class _Step:
 
     def _plan(self, settings: Settings, event: Event) -> int:
         """Says which jobs a matrix needs; nothing runs."""
-        from keystone_action.report.planned import render_plan
+        from keystone_action.report.write import render_plan
         from keystone_action.shards import plan_shards
 
         planned = plan_shards(self._options(settings, event, run_id=""), settings.shards or 1)

@@ -80,7 +80,7 @@ def _print_report(done: Evaluation, kind: str, *, reported: Collection[str], qui
     if kind == "rich":
         console.print_table(done.run, sys.stdout, summary=done.directory / "summary.md", brief=quiet)
     elif kind == "json":
-        from keystone_action.report.render import render
+        from keystone_action.report.write import render
 
         write_document(render(done.run, "json"))
     else:
@@ -176,7 +176,7 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
 
 def command_report(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print the report of a finished run in another format."""
-    from keystone_action.report.render import render
+    from keystone_action.report.write import render
     from keystone_action.scoring.document import run_from_document
 
     path = directory / call.directory

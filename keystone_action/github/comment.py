@@ -14,10 +14,9 @@ from contextlib import suppress
 from keystone_action.github.api.answers import Comment
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import NotFound, TooLong
-from keystone_action.report.comment.history import Previous
-from keystone_action.report.comment.ladder import COMMENT_LIMIT
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker, Previous
 from keystone_action.report.comment.render import render_superseded
+from keystone_action.report.ladder import COMMENT_LIMIT
 
 Compose = Callable[[Previous | None, int], str | None]
 """Makes a comment of the one that is there and of a number of characters; None leaves that one as it is."""

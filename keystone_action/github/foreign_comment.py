@@ -23,12 +23,9 @@ from keystone_action.github.links import run_url
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.pulls import TriggeringRun, pulls_of_run, read_triggering_run
 from keystone_action.github.reporting import LIMITS, CommentOutcome, leave_comment
-from keystone_action.report.comment.history import Previous
-from keystone_action.report.comment.jobs import Job
-from keystone_action.report.comment.ladder import COMMENT_LIMIT
-from keystone_action.report.comment.marker import Marker
-from keystone_action.report.comment.render import CommentFacts
-from keystone_action.report.comment.update import comment_of_result
+from keystone_action.report.comment.history import Job, Marker, Previous
+from keystone_action.report.comment.render import CommentFacts, comment_of_result
+from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import RunResult, SpecResult
 
 NAME = "results.json"

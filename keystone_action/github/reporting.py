@@ -33,12 +33,15 @@ from keystone_action.github.progress import Live, Pace
 from keystone_action.github.pulls import pulls_of_commit
 from keystone_action.github.reader import variable
 from keystone_action.github.status import CommitStatus, has_status, status_sha
-from keystone_action.report.comment.history import Previous
-from keystone_action.report.comment.jobs import Job
-from keystone_action.report.comment.ladder import COMMENT_LIMIT
-from keystone_action.report.comment.marker import Marker
-from keystone_action.report.comment.render import SHARED, CommentFacts, CommentProgress
-from keystone_action.report.comment.update import comment_of_progress, comment_of_result
+from keystone_action.report.comment.history import Job, Marker, Previous
+from keystone_action.report.comment.render import (
+    SHARED,
+    CommentFacts,
+    CommentProgress,
+    comment_of_progress,
+    comment_of_result,
+)
+from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import RunResult
 from keystone_action.system import signals
 

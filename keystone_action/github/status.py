@@ -14,10 +14,10 @@ from keystone_action.github.api.answers import StatusState
 from keystone_action.github.api.client import MAX_DESCRIPTION, GitHubClient
 from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.event import Event
-from keystone_action.report.comment.jobs import Job, is_worse, letter_of, verdict_of, worst
+from keystone_action.report.comment.history import Job, is_worse, letter_of, verdict_of, worst
 from keystone_action.report.escape import shortened, visible
+from keystone_action.report.sentences.causes import MAX_NAME
 from keystone_action.report.sentences.headline import headline
-from keystone_action.report.sentences.why import MAX_NAME
 from keystone_action.scoring.results import RunResult, Verdict
 
 PENDING = "Keystone is running"

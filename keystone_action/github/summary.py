@@ -21,7 +21,7 @@ from typing import Any
 from keystone_action.errors import HarnessError, OutputError, UsageError
 from keystone_action.files.copies import hand_over
 from keystone_action.github.links import TEMPLATES
-from keystone_action.report.results import results_pieces
+from keystone_action.report.write import results_pieces
 from keystone_action.scoring.results import RunResult
 
 MAX_TEMPLATE = 262_144
@@ -118,7 +118,7 @@ def _read(path: Path, name: str) -> str:
 def answer() -> None:
     """What the process does: one question on standard input, one answer on standard output."""
     _limit()
-    from keystone_action.report.author.summary import TemplateProblem, check_template, render_author_summary
+    from keystone_action.report.author_summary import TemplateProblem, check_template, render_author_summary
     from keystone_action.scoring.document import run_from_document
 
     question: dict[str, Any] = json.loads(sys.stdin.buffer.readline())

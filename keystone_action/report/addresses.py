@@ -1,4 +1,6 @@
-"""Addresses that a report may lead to: plain ones, made by us of the runner's variables, and our own pages."""
+"""Addresses that a report may lead to: plain ones, made by us of the runner's variables, and our own pages, to which a
+report links once, where a word of ours comes first.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import quote
+
+from keystone_action.report.escape import inline
 
 if TYPE_CHECKING:
     from markupsafe import Markup
@@ -62,3 +66,25 @@ def safe_links(links: Mapping[str, str] | None) -> dict[str, Markup]:
     """Those of several addresses that a link may have."""
     checked = {name: safe_link(url) for name, url in (links or {}).items()}
     return {name: url for name, url in checked.items() if url is not None}
+
+
+_WORD = re.compile(rf"(?<![\w`[/-])({'|'.join(WORDS)})s?(?![\w`\]/-])")
+
+
+class Terms:
+    """Made anew for each report, since it remembers which words were explained."""
+
+    def __init__(self) -> None:
+        self._left = set(WORDS)
+
+    def __call__(self, text: str) -> Markup:
+        """A text of ours as Markdown on one line, its words linked that were not linked before."""
+        from markupsafe import Markup
+
+        return Markup(_WORD.sub(self._linked, inline(text)))  # noqa: S704 - `inline` escapes, the addresses are ours
+
+    def _linked(self, found: re.Match[str]) -> str:
+        if found[1] not in self._left:
+            return found[0]
+        self._left.remove(found[1])
+        return f"[{found[0]}]({word_page(found[1])})"

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from keystone_action.report import words
-from keystone_action.report.sentences.cost import money
+from keystone_action.report.sentences.facts import money
 from keystone_action.scoring.aggregate import paid
 from keystone_action.scoring.results import CellResult
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.report.addresses import report_link, safe_links
+from keystone_action.report.addresses import Terms, report_link, safe_links
 from keystone_action.report.again import command_again
-from keystone_action.report.comment.ladder import SUMMARY_LIMIT, Level, fit
+from keystone_action.report.ladder import SUMMARY_LIMIT, Level, fit
 from keystone_action.report.sentences import view
+from keystone_action.report.sentences.causes import spec_rows
 from keystone_action.report.sentences.compared import baseline_view, gate_view
 from keystone_action.report.sentences.headline import headline
-from keystone_action.report.sentences.spec_table import spec_rows
 from keystone_action.report.templating import markdown_environment
-from keystone_action.report.terms import Terms
 from keystone_action.scoring.results import RunResult
 
 TEMPLATE = "summary.md.j2"

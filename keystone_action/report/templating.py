@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report import addresses, escape, words
-from keystone_action.report.sentences import compared, cost, coverage, view
+from keystone_action.report.sentences import compared, facts, view
 
 if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
 
 SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
     "came_to_cells": view.came_to_cells,
-    "cost": cost.cell_cost,
-    "coverage": coverage.coverage,
+    "cost": facts.cell_cost,
+    "coverage": facts.coverage,
     "count": words.count,
     "duration": words.duration,
     "excerpt": escape.excerpt,
@@ -58,7 +58,7 @@ def markdown_environment() -> Environment:
 
 def author_markdown_environment(text: str, name: str) -> Environment:
     """The same for a template of a workflow's own, which can't get around the escaping: see `author_environment`."""
-    from keystone_action.report.author.environment import author_environment
+    from keystone_action.report.author_environment import author_environment
 
     environment = author_environment(text, name, _options(escape.inline))
     _equip(environment, _MARKDOWN)
@@ -67,7 +67,7 @@ def author_markdown_environment(text: str, name: str) -> Environment:
 
 def html_environment() -> Environment:
     """For HTML: what is printed becomes text, its invisible characters shown; in `prose` what is quoted becomes code.
-    `ours` is for what this room made itself: style sheet, script, charts, and JSON without markup (`page/inert.py`)."""
+    `ours` is for what this room made itself: style sheet, script, charts, and JSON without markup (`page/rows.py`)."""
     from markupsafe import escape as escape_html
 
     def text_as_html(text: str) -> str:

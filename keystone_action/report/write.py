@@ -1,20 +1,68 @@
-"""The four report files of a run's directory, each whole or not there at all."""
+"""The files of a run's directory, each whole or not there at all, and what `keystone report DIR --format …` prints.
+
+`results.json` has one cell a line, so that people can read it and diffs stay small. A plan has a summary too: the cells
+that the jobs of a matrix will run.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import json
 import os
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal
 
 from keystone_action.errors import OutputError
+from keystone_action.report import words
+from keystone_action.report.escape import code
 from keystone_action.report.junit import junit_pieces
 from keystone_action.report.page.render import html_pieces
-from keystone_action.report.results import results_pieces
 from keystone_action.report.summary import render_summary
-from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.document import cell_to_document, run_to_document
+from keystone_action.scoring.results import RunResult, SpecResult
+
+
+def render_results(run: RunResult) -> str:
+    """The whole document, ending in a newline."""
+    return "".join(results_pieces(run))
+
+
+def results_pieces(run: RunResult) -> Iterator[str]:
+    """The document in pieces of at most one cell, so that ten thousand of them take no memory."""
+    outline = run_to_document(replace(run, specs=tuple(replace(spec, cells=()) for spec in run.specs)))
+    for index, (key, value) in enumerate(outline.items()):
+        yield ("{\n" if index == 0 else ",\n") + f" {_json(key)}: "
+        if key == "specs":
+            yield from _specs(run.specs, value)
+        else:
+            yield _json(value)
+    yield "\n}\n"
+
+
+def _specs(specs: tuple[SpecResult, ...], outlines: list[dict[str, Any]]) -> Iterator[str]:
+    yield "["
+    for index, (spec, outline) in enumerate(zip(specs, outlines, strict=True)):
+        yield "," if index else ""
+        for position, (key, value) in enumerate(outline.items()):
+            yield ("\n  {" if position == 0 else ",\n   ") + f"{_json(key)}: "
+            if key == "cells":
+                cells = (_json(cell_to_document(cell)) for cell in spec.cells)
+                yield "["
+                yield from ((",\n    " if number else "\n    ") + cell for number, cell in enumerate(cells))
+                yield "]"
+            else:
+                yield _json(value)
+        yield "}"
+    yield "]"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, allow_nan=False, ensure_ascii=False)
+
 
 RESULTS = "results.json"
 SUMMARY = "summary.md"
@@ -83,3 +131,59 @@ def _output_error(path: Path, error: OSError) -> OutputError:
     reason = error.strerror or str(error)
     advice = _ADVICE.get(error.errno or 0, "Choose another directory with --output.")
     return OutputError(f"can't write {path}: {reason}", help=advice)
+
+
+Format = Literal["md", "html", "junit", "json"]
+
+
+def render(run: RunResult, fmt: Format, directory: Path | None = None) -> str:
+    """The report as the file of that format has it, ending in a newline. directory: of the run, for the format that
+    shows the files of its cells, too."""
+    if fmt == "md":
+        from keystone_action.report.summary import render_summary
+
+        return render_summary(run)
+    if fmt == "html":
+        from keystone_action.report.page.render import render_html
+
+        return render_html(run, directory)
+    if fmt == "junit":
+        from keystone_action.report.junit import render_junit
+
+        return render_junit(run)
+    from keystone_action.report.escape import json_without_commands
+
+    return json_without_commands(render_results(run))
+
+
+_SHOWN_SPECS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpec:
+    """What is planned of one spec. replicas: of each scenario and parameter set."""
+
+    id: str
+    scenarios: int
+    replicas: int
+    cells: int
+
+
+def render_plan(specs: Sequence[PlannedSpec], jobs: int) -> str:
+    """Markdown, ending in a newline: how many cells and jobs, and the cells of each spec, the most first."""
+    cells = sum(spec.cells for spec in specs)
+    fewest, most = cells // jobs, -(-cells // jobs)
+    each = words.count(most, "cell") if fewest == most else f"{fewest:,} or {words.count(most, 'cell')}"
+    lines = [
+        f"## 🗓️ Planned: {words.count(cells, 'cell')} in {words.count(jobs, 'job')}",
+        "",
+        f"{each} a job. Nothing has run yet.",
+        "",
+        "| Spec | Scenarios | Replicas | Cells |",
+        "|:--|--:|--:|--:|",
+    ]
+    shown = sorted(specs, key=lambda spec: -spec.cells)[:_SHOWN_SPECS]
+    lines += [f"| {code(spec.id)} | {spec.scenarios:,} | {spec.replicas:,} | {spec.cells:,} |" for spec in shown]
+    if len(specs) > _SHOWN_SPECS:
+        lines += ["", f"… and {words.count(len(specs) - _SHOWN_SPECS, 'spec')} more."]
+    return "\n".join(lines) + "\n"

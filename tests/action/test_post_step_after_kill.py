@@ -14,8 +14,7 @@ from support.github_state import ACTIONS_BOT
 from keystone_action.action import post as after
 from keystone_action.github import reporting
 from keystone_action.github.api.requests import RequestLimits
-from keystone_action.report.comment.history import LastResult
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import LastResult, Marker
 from keystone_action.report.comment.render import CommentFacts, CommentProgress, render_running
 
 HEAD = "2" * 40

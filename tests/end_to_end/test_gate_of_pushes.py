@@ -13,7 +13,7 @@ from support.git_server import GitServer
 from support.repositories import Change, commit, git, make_change
 from support.shard_runs import cell, spec, whole
 
-from keystone_action.report.results import render_results
+from keystone_action.report.write import render_results
 
 SPEC = """
 version: 1

@@ -15,7 +15,7 @@ from support.fake_runner import EVENTS, FakeRunner, StepResult
 from keystone_action.github import foreign_comment as comment_mode
 from keystone_action.github import foreign_comment as foreign_results
 from keystone_action.github.api.requests import RequestLimits
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker
 
 HEAD = "2" * 40
 SPEC = """\

@@ -13,8 +13,7 @@ from support.fake_runner import FakeRunner, StepResult
 from keystone_action.github import reporting
 from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.progress import Pace
-from keystone_action.report.comment.history import Previous
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker, Previous
 
 pytestmark = pytest.mark.usefixtures("kept_runs")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.command_line import ROOT, Called, keystone
 
-from keystone_action.report.sentences.certainty import certainty
+from keystone_action.report.sentences.facts import certainty
 from keystone_action.scoring.document import run_from_document
 from keystone_action.scoring.replicas import detection, smallest_drop
 

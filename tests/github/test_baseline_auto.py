@@ -17,7 +17,7 @@ from support.shard_runs import cell, spec, whole
 
 from keystone_action.github import baseline
 from keystone_action.github.baseline import MAX_FOUND, artifact_names
-from keystone_action.report.results import render_results
+from keystone_action.report.write import render_results
 from keystone_action.scoring.results import PlanInfo
 
 pytestmark = pytest.mark.command

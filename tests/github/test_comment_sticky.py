@@ -13,8 +13,7 @@ from support.github_state import ACTIONS_BOT
 
 from keystone_action.github.api.errors import ApiForbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
 from keystone_action.github.comment import SMALLER, StickyComment
-from keystone_action.report.comment.history import LastResult, Previous
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import LastResult, Marker, Previous
 
 MARKER = Marker.of_key("a key")
 MEMORY = LastResult("fail", 0.5, "1" * 40, {})

@@ -17,8 +17,7 @@ from support.command_line import NO_ENGINE, ROOT, Called, keystone
 from support.model_agents import behind, calls, says, spec_of
 from support.repositories import commit, git
 
-from keystone_action.report.comment.history import LastResult
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import LastResult, Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.document import run_from_document

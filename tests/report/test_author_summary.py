@@ -17,9 +17,9 @@ from markdown import LINKED_BY_THE_FORGE, tokens
 from samples import SAMPLES, hostile, passing
 from support.sample_parts import run
 
+from keystone_action.report import author_summary
 from keystone_action.report.addresses import check_page
-from keystone_action.report.author import summary as author_summary
-from keystone_action.report.author.summary import VARIABLES, TemplateProblem, check_template, render_author_summary
+from keystone_action.report.author_summary import VARIABLES, TemplateProblem, check_template, render_author_summary
 from keystone_action.report.summary import render_summary, summary_variables
 from keystone_action.report.templating import author_markdown_environment
 from keystone_action.scoring.results import SpecChange, SpecChanges

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from support.shard_runs import cell, runs, spec, whole
 
-from keystone_action.report.render import render
-from keystone_action.report.sentences.certainty import certainty
+from keystone_action.report.sentences.facts import certainty
 from keystone_action.report.sentences.view import needs, spec_views
 from keystone_action.report.summary import render_summary
+from keystone_action.report.write import render
 from keystone_action.scoring.results import CellResult, CompositeInterval, Reliability, RunResult, SmallestDrop
 
 

@@ -18,10 +18,16 @@ from samples import SAMPLES, passing
 from support.sample_parts import HOSTILE, NO_LOGS, TESTS_FAIL, TESTS_PASS, cell, check, run, spec
 
 from keystone_action.github.comment import SMALLER
-from keystone_action.report.comment.history import MAX_CHECKS, LastResult, Previous, changes_since
-from keystone_action.report.comment.jobs import MAX_JOBS, Jobs
-from keystone_action.report.comment.ladder import COMMENT_LIMIT
-from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
+from keystone_action.report.comment.history import (
+    MAX_CHECKS,
+    MAX_JOBS,
+    MAX_REMEMBERED,
+    Jobs,
+    LastResult,
+    Marker,
+    Previous,
+    changes_since,
+)
 from keystone_action.report.comment.render import (
     CommentFacts,
     CommentProgress,
@@ -29,6 +35,7 @@ from keystone_action.report.comment.render import (
     render_running,
     render_superseded,
 )
+from keystone_action.report.ladder import COMMENT_LIMIT
 from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"

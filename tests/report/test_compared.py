@@ -13,8 +13,6 @@ from support.sample_parts import HOSTILE
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.report import console
-from keystone_action.report.render import render
-from keystone_action.report.results import render_results
 from keystone_action.report.sentences.compared import (
     MAX_CHANGE,
     MAX_CHANGED_SPECS,
@@ -25,6 +23,7 @@ from keystone_action.report.sentences.compared import (
     gate_view,
 )
 from keystone_action.report.summary import render_summary
+from keystone_action.report.write import render, render_results
 from keystone_action.scoring.compare import compare
 from keystone_action.scoring.document import run_from_document, run_to_document
 from keystone_action.scoring.results import BaselineComparison, Difference, RunResult, SpecChange, SpecChanges

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.console import print_table, print_verdict
-from keystone_action.report.render import render
 from keystone_action.report.sentences.compared import render_comparison
-from keystone_action.report.sentences.cost import cost_facts, money, short_count
+from keystone_action.report.sentences.facts import cost_facts, money, short_count
+from keystone_action.report.write import render
 from keystone_action.scoring.fields import USAGE, nothing_used
 from keystone_action.scoring.results import BaselineComparison, CellResult, RunResult, SpecResult, TraceInfo
 

@@ -19,11 +19,10 @@ from test_comment_text import comment
 
 from keystone_action.github.status import description_of
 from keystone_action.invariants.registry import ALIASES, BUILT_IN
-from keystone_action.report.addresses import CHECKS, DOCS, WORDS, cell_anchor, check_page, report_link, word_page
+from keystone_action.report.addresses import CHECKS, DOCS, WORDS, Terms, cell_anchor, check_page, report_link, word_page
 from keystone_action.report.escape import code, prose, prose_html, short_path, shortened
-from keystone_action.report.sentences.coverage import coverage
+from keystone_action.report.sentences.facts import coverage
 from keystone_action.report.summary import render_summary
-from keystone_action.report.terms import Terms
 from keystone_action.scoring.results import GroupResult, RunResult
 
 PAGES = Path(__file__).parent.parent.parent / "docs"

@@ -15,7 +15,7 @@ import pytest
 from samples import SAMPLES
 
 from keystone_action.report.page.render import script_text
-from keystone_action.report.render import Format, render
+from keystone_action.report.write import Format, render
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES: dict[Format, str] = {"md": "summary.md", "junit": "junit.xml", "html": "report.html", "json": "results.json"}

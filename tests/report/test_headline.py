@@ -13,10 +13,10 @@ from samples import flaky, matrix
 from support.sample_parts import AGENT, cell, check, run, spec
 
 from keystone_action.report.again import MAX_COMMAND, command_again
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
+from keystone_action.report.sentences.causes import failures
 from keystone_action.report.sentences.headline import headline
-from keystone_action.report.sentences.ranking import failures
 from keystone_action.report.sentences.view import reasons, spec_views
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, PlanInfo, RunResult

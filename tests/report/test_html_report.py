@@ -21,8 +21,8 @@ from support.sample_parts import AGENT, HOSTILE, TESTS_FAIL, cell, check, run, s
 from keystone_action.report.page import cell as cell_module
 from keystone_action.report.page import render as render_module
 from keystone_action.report.page import rows
-from keystone_action.report.page.inert import inert_json, shown
 from keystone_action.report.page.render import render_html, script_text
+from keystone_action.report.page.rows import inert_json, shown
 from keystone_action.scoring.results import CellResult, RunResult
 
 VOID = {"meta", "br"}

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown import kinds, tokens
 
-from keystone_action.report.comment.ladder import Level, cut, fit
+from keystone_action.report.ladder import Level, cut, fit
 
 PARAGRAPH = ["some text é", "", "| a | b |", "", "- item", ""]
 FENCED = ["```text", "inside", "</details>", "```` not the end", "~~~", "```", ""]

@@ -10,7 +10,7 @@ import pytest
 from support.sample_parts import TESTS_FAIL, TESTS_PASS, cell, run, spec
 
 from keystone_action.report import words
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.console import print_table
 from keystone_action.report.junit import render_junit

@@ -10,13 +10,13 @@ from support.sample_parts import cell, check, run, spec
 
 from keystone_action.github.status import description_of
 from keystone_action.report.again import command_again
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.console import print_verdict
 from keystone_action.report.junit import render_junit
 from keystone_action.report.page.render import render_html
+from keystone_action.report.sentences.facts import replay_note
 from keystone_action.report.sentences.headline import headline
-from keystone_action.report.sentences.replays import replay_note
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.results import RunResult, TraceInfo
 

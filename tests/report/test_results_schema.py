@@ -11,7 +11,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 from samples import SAMPLES, check_error, matrix
 
-from keystone_action.report.results import render_results
+from keystone_action.report.write import render_results
 from keystone_action.scoring.document import results_schema, run_from_document, run_to_document
 
 ROOT = Path(__file__).parents[2]

@@ -14,12 +14,11 @@ from samples import SAMPLES, flaky, gate_failure, high_composite_failure, passin
 from support.sample_parts import AGENT, HOSTILE, cell, check, run, spec
 
 from keystone_action.report import words
-from keystone_action.report.addresses import word_page
+from keystone_action.report.addresses import Terms, word_page
 from keystone_action.report.sentences import view
 from keystone_action.report.sentences.headline import headline
 from keystone_action.report.summary import render_summary
 from keystone_action.report.templating import markdown_environment
-from keystone_action.report.terms import Terms
 from keystone_action.scoring.results import AgentResult, GroupResult, RunResult, SandboxInfo
 
 OUR_HTML = re.compile(

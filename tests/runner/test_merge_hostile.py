@@ -16,7 +16,7 @@ from keystone_action import __version__
 from keystone_action.errors import KeystoneError
 from keystone_action.github.log_commands import annotations_of
 from keystone_action.plan import digest_of
-from keystone_action.report.render import render
+from keystone_action.report.write import render
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.recorded import identity_line
 from keystone_action.runner.parts.shard_folders import read_shard

@@ -12,8 +12,7 @@ from support.fake_runner import FakeRunner
 from support.github_state import ACTIONS_BOT, FakeComment
 
 from keystone_action.report import words
-from keystone_action.report.comment.history import LastResult
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import LastResult, Marker
 
 HEAD = "2" * 40
 SPEC = """\

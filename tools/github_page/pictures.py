@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
-from keystone_action.report.comment.history import LastResult
-from keystone_action.report.comment.marker import Marker
+from keystone_action.report.comment.history import LastResult, Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
 from keystone_action.report.summary import render_summary
 from keystone_action.scoring.document import run_from_document

@@ -1,7 +1,6 @@
 """The comment on a pull request.
 
-What lives here: its text, its hidden marker, what changed since the last one, and how it is kept below GitHub's
-limit.
+What lives here: its text, and the hidden lines by which it knows what changed since the last one.
 What comes in: a `RunResult`, and the comment that is there.
 What goes out: the text of the new comment.
 """

@@ -1,7 +1,9 @@
-"""What changed since the last comment: it remembers its result in a hidden line, which the next one reads.
+"""What a comment remembers: its last result and the jobs that write it, in hidden lines that the next comment reads.
 
-What is read there is data of anybody who could edit the comment: checked, bounded, and shown only as a word of ours
-or as a number. So it holds digests of checks, not their names; the present result tells which checks they are.
+Anybody who may edit the comment can have written what is read there. So it is checked and bounded, it holds digests of
+checks, numbers and letters, never text, and the present result tells which checks the digests are. Hidden lines are
+HTML comments, which GitHub does not show. A comment is known by its very last line, so that the same line in the midst
+of somebody's text means nothing.
 """
 
 from __future__ import annotations
@@ -11,14 +13,163 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
-from keystone_action.report.comment.jobs import Jobs
-from keystone_action.report.comment.marker import MAX_REMEMBERED, Marker
 from keystone_action.report.sentences.view import invariant_rows
 from keystone_action.scoring.results import RunResult, Status, Verdict
+
+MAX_JOBS = 64
+"""Jobs that are remembered, the worst of them."""
+WORST_FIRST: tuple[Verdict, ...] = ("error", "fail", "flaky", "pass")
+_VERDICTS: Mapping[str, Verdict] = {verdict[0] if verdict != "flaky" else "y": verdict for verdict in WORST_FIRST}
+_VERDICT_LETTERS = {verdict: letter for letter, verdict in _VERDICTS.items()}
+_RUN = re.compile(r"[0-9]{1,20}")
+_NAME = re.compile(r"[0-9a-f]{12}")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A step of a job. run: id of the workflow run, empty if unknown. attempt: from 1. name: a digest that stays the
+    same when the job is run again."""
+
+    run: str = ""
+    attempt: int = 1
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Jobs:
+    """What jobs of one workflow run have come to. shown: the name of the job whose result the comment shows. ended: the
+    attempt and the verdict of each job, by its name."""
+
+    run: str = ""
+    shown: str = ""
+    ended: Mapping[str, tuple[int, Verdict]] = field(default_factory=dict)
+
+    def with_result(self, job: Job, verdict: Verdict) -> Jobs:
+        """With a job's newest result, which the comment shows. Jobs of other runs are forgotten."""
+        ended = {**self.others(job), job.name: (job.attempt, verdict)}
+        return Jobs(job.run, job.name, ended) if job.run else Jobs()
+
+    def showing(self, name: str) -> Jobs:
+        """The same where the comment shows another of the jobs."""
+        return replace(self, shown=name)
+
+    def others(self, job: Job) -> dict[str, tuple[int, Verdict]]:
+        """What the other jobs of a job's run have come to."""
+        if not job.run or self.run != job.run:
+            return {}
+        return {name: ended for name, ended in self.ended.items() if name != job.name}
+
+    def document(self) -> dict[str, Any]:
+        """As JSON; empty when nothing is known."""
+        if not self.run:
+            return {}
+        kept = sorted(self.ended.items(), key=lambda one: WORST_FIRST.index(one[1][1]))[:MAX_JOBS]
+        ended = {name: [attempt, _VERDICT_LETTERS[verdict]] for name, (attempt, verdict) in kept}
+        return {"run": self.run, "shown": self.shown, "jobs": ended}
+
+    @classmethod
+    def read(cls, document: Mapping[str, Any]) -> Jobs:
+        """None at all for what `document` would not have made."""
+        run, shown, ended = (document.get(name) for name in ("run", "shown", "jobs"))
+        if not _fits(_RUN, run) or not _fits(_NAME, shown) or not isinstance(ended, dict) or len(ended) > MAX_JOBS:
+            return cls()
+        try:
+            found = {name: _read_job_end(name, value) for name, value in ended.items()}
+        except (ValueError, TypeError, KeyError):
+            return cls()
+        return cls(str(run), str(shown), found)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+    """None where there is none."""
+    return min(verdicts, key=WORST_FIRST.index, default=None)
+
+
+def is_worse(one: Verdict | None, other: Verdict) -> bool:
+    """Whether one verdict is worse than another; none never is."""
+    return one is not None and WORST_FIRST.index(one) < WORST_FIRST.index(other)
+
+
+def letter_of(verdict: Verdict) -> str:
+    """A verdict as one letter."""
+    return _VERDICT_LETTERS[verdict]
+
+
+def verdict_of(letter: str) -> Verdict:
+    """Raises KeyError for another letter."""
+    return _VERDICTS[letter]
+
+
+def _fits(pattern: re.Pattern[str], value: object) -> bool:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
+
+
+def _read_job_end(name: object, value: Any) -> tuple[int, Verdict]:
+    attempt, letter = value
+    if not _fits(_NAME, name) or type(attempt) is not int or not 0 < attempt < 10**6:
+        raise ValueError("no job")
+    return attempt, verdict_of(letter)
+
+
+MAX_REMEMBERED = 14_000
+"""Characters of what a comment remembers."""
+_REMEMBERED = re.compile(rf"<!-- keystone-action remembers: ([A-Za-z0-9+/=]{{1,{MAX_REMEMBERED}}}) -->\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """Tells the comment of one key. line: the last of such a comment."""
+
+    line: str
+
+    @classmethod
+    def of_key(cls, key: str) -> Marker:
+        """key: the input comment-key. Only its digest is written, since it may hold anything."""
+        digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+        return cls(f"<!-- keystone-action comment: {digest} -->")
+
+    def is_in(self, body: str) -> bool:
+        """Whether a comment has this key; its author does not matter."""
+        return _lines(body).endswith(f"\n{self.line}")
+
+    def memory(self, body: str) -> str:
+        """What a comment of this key remembers, in base64; empty for nothing."""
+        if not self.is_in(body):
+            return ""
+        found = _REMEMBERED.search(_lines(body).removesuffix(f"\n{self.line}"))
+        return found[1] if found else ""
+
+    def text(self, body: str) -> str:
+        """What people see of a comment of this key."""
+        lines = _lines(body).removesuffix(f"\n{self.line}")
+        return _REMEMBERED.sub("", lines).rstrip()
+
+    def sign(self, text: str, remembered: str = "") -> str:
+        """The text as the comment of this key. remembered: base64, at most MAX_REMEMBERED characters."""
+        lines = [without_hidden(text).rstrip(), ""]
+        if remembered:
+            lines.append(f"<!-- keystone-action remembers: {remembered} -->")
+        return "\n".join([*lines, self.line]) + "\n"
+
+    def size(self, remembered: str = "") -> int:
+        """Characters that `sign` adds at most."""
+        return len(self.sign("", remembered)) + 2
+
+
+def without_hidden(text: str) -> str:
+    """text with the beginning of every HTML comment shown instead: in a code span or a block it would be harmless on
+    the page, but not to a program that looks for a marker."""
+    # What a template gives knows that it is markup, and would escape what is put into it.
+    return str(text).replace("<!--", "<!- -")
+
+
+def _lines(body: str) -> str:
+    return body.replace("\r\n", "\n").rstrip()
+
 
 MAX_CHECKS = 400
 """Checks that are remembered; of more, only verdict and composite."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.report.escape import first_line, html_without_commands, visible
 from keystone_action.report.page.rows import Placed
-from keystone_action.report.sentences.ranking import VERDICT_RANK
+from keystone_action.report.sentences.causes import VERDICT_RANK
 from keystone_action.report.sentences.view import parameters
 from keystone_action.report.words import count, duration, score
 from keystone_action.scoring.results import CellResult, RunResult

@@ -1,22 +1,44 @@
 """What the page knows of every cell: a short row of each, worst first, and the groups of replicas.
 
-Texts that repeat are held once and named by their number, so that ten thousand cells are about a megabyte.
+Texts that repeat are held once and named by their number, so that ten thousand cells take about a megabyte. Data stands
+in the page as JSON inside a `<script type="application/json">`, which browsers neither run nor read as markup.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from keystone_action.report.escape import first_line, visible
-from keystone_action.report.page.inert import inert_json
-from keystone_action.report.sentences.ranking import VERDICT_RANK, rank_of
+from keystone_action.report.escape import first_line, json_without_commands, visible
+from keystone_action.report.sentences.causes import VERDICT_RANK, rank_of
 from keystone_action.report.sentences.view import cell_reason
 from keystone_action.report.words import score
 from keystone_action.scoring.aggregate import wilson
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
+
+_ENTITIES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
+_encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
+
+
+def inert_json(value: Any) -> str:
+    """value as one line of JSON in ASCII without `<`, `>` and `&`: nothing in it ends the element or begins another.
+    Nor is there a workflow command in it."""
+    return json_without_commands(_encode(value).translate(_ENTITIES))
+
+
+def shown(value: Any) -> Any:
+    """value with every text as `visible` makes it, keys of mappings too."""
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {visible(str(key)): shown(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [shown(item) for item in value]
+    return value
+
 
 MAX_CELLS = 20_000
 MAX_CHECKS = 60_000

@@ -13,7 +13,7 @@ from typing import IO
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, log_line
-from keystone_action.report.sentences.cost import cost_facts
+from keystone_action.report.sentences.facts import cost_facts
 from keystone_action.scoring.aggregate import group_key
 from keystone_action.scoring.regressions import FEWEST_FOR_TEST
 from keystone_action.scoring.results import (

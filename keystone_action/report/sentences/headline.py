@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, shortened
-from keystone_action.report.sentences.replays import replay_warning
+from keystone_action.report.sentences.causes import MAX_NAME, MAX_REASON, why_of_spec
+from keystone_action.report.sentences.facts import replay_warning
 from keystone_action.report.sentences.view import needs
-from keystone_action.report.sentences.why import MAX_NAME, MAX_REASON, why_of_spec
 from keystone_action.scoring.results import RunResult, SpecResult, Verdict
 
 PRODUCT = "Keystone"

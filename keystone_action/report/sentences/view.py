@@ -14,11 +14,8 @@ from typing import Any
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, is_long
-from keystone_action.report.sentences.certainty import certainty
-from keystone_action.report.sentences.cost import cost_facts
-from keystone_action.report.sentences.coverage import coverage
-from keystone_action.report.sentences.ranking import VERDICT_RANK, Failure, check_rank, failures
-from keystone_action.report.sentences.replays import replay_note
+from keystone_action.report.sentences.causes import VERDICT_RANK, Failure, check_rank, failures
+from keystone_action.report.sentences.facts import certainty, cost_facts, coverage, replay_note
 from keystone_action.scoring.composite import TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
     AgentResult,

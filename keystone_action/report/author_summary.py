@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.report.comment.ladder import SUMMARY_LIMIT, Level, fit
+from keystone_action.report.ladder import SUMMARY_LIMIT, Level, fit
 from keystone_action.report.summary import TEMPLATE, summary_variables
 from keystone_action.report.templating import author_markdown_environment
 from keystone_action.scoring.document import run_to_document
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_PRINTED = 64 * SUMMARY_LIMIT
 """Characters; what prints more is taken for a loop that does not end, rather than cut."""
 HIDDEN = "<!-- keystone-action "
-"""How the hidden lines of our comments begin (report/comment/marker.py)."""
+"""How the hidden lines of our comments begin (report/comment/history.py)."""
 VARIABLES = frozenset(
     {
         *(
@@ -73,7 +73,7 @@ def check_template(text: str, name: str) -> None:
 
 def render_author_summary(text: str, name: str, run: RunResult, limit: int = SUMMARY_LIMIT) -> str:
     """The summary in at most `limit` bytes, as `render_summary` cuts its own. Raises TemplateProblem."""
-    from keystone_action.report.author.environment import kept_apart
+    from keystone_action.report.author_environment import kept_apart
 
     check_template(text, name)
     environment = author_markdown_environment(text, name)
