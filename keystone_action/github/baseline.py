@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from keystone_action.files.removal import remove_tree
-from keystone_action.github.api.answers import Artifact, WorkflowRun, one_line
+from keystone_action.github.api.answers import Artifact, WorkflowRun, server_words
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import BadArchive, GitHubError, NotFound
 
@@ -42,7 +42,7 @@ class ArchiveLimits:
     size: int = 256 * 1024 * 1024
 
 
-def unpack(
+def unpack_artifact(
     content: bytes,
     folder: Path,
     *,
@@ -64,7 +64,7 @@ def unpack(
             return _write(archive, chosen, folder, limits)
     except (zipfile.BadZipFile, zlib.error, struct.error, EOFError, RuntimeError, ValueError, OverflowError) as error:
         # zipfile speaks of a hostile archive in any of these.
-        raise BadArchive(f"the archive is broken ({one_line(str(error)) or type(error).__name__})") from None
+        raise BadArchive(f"the archive is broken ({server_words(str(error)) or type(error).__name__})") from None
 
 
 class _Guarded(io.BytesIO):
@@ -150,7 +150,7 @@ def _write_one(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path, lef
 
 
 def _shorten(name: str) -> str:
-    return f"{one_line(name)!r}"
+    return f"{server_words(name)!r}"
 
 
 RESULTS = "results.json"
@@ -261,7 +261,7 @@ def _unpack(github: GitHubClient, run: WorkflowRun, artifact: Artifact, folder: 
             help=f"upload {RESULTS} alone under that name, and the rest of the folder under another",
         )
     content = github.download_artifact(artifact.id, limit=MAX_SIZE)
-    unpacked = unpack(content, folder, wanted=lambda name: name == RESULTS, limits=_LIMITS)
+    unpacked = unpack_artifact(content, folder, wanted=lambda name: name == RESULTS, limits=_LIMITS)
     if not unpacked:
         raise _Unfit(
             f"the artifact {artifact.name} of run {run.id} holds no {RESULTS}",

@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from keystone_action.github.api.answers import Comment
 from keystone_action.github.api.client import GitHubClient
-from keystone_action.github.api.errors import NotFound, TooLong
+from keystone_action.github.api.errors import BodyTooLong, NotFound
 from keystone_action.report.comment.history import Marker, Previous
 from keystone_action.report.comment.render import render_superseded
 from keystone_action.report.ladder import COMMENT_LIMIT
@@ -76,7 +76,7 @@ class StickyComment:
     def _fitting(self, compose: Compose, create: bool) -> tuple[Comment | None, bool]:
         try:
             return self._write(lambda previous: compose(previous, COMMENT_LIMIT), create)
-        except TooLong:
+        except BodyTooLong:
             return self._write(lambda previous: compose(previous, SMALLER), create)
 
     def _write(self, compose: Callable[[Previous | None], str | None], create: bool) -> tuple[Comment | None, bool]:

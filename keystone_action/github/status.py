@@ -14,7 +14,7 @@ from keystone_action.github.api.answers import StatusState
 from keystone_action.github.api.client import MAX_DESCRIPTION, GitHubClient
 from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.event import Event
-from keystone_action.report.comment.history import Job, is_worse, letter_of, verdict_of, worst
+from keystone_action.report.comment.history import Job, is_worse_verdict, letter_of, verdict_of_letter, worst_verdict
 from keystone_action.report.escape import shortened, visible
 from keystone_action.report.sentences.causes import MAX_NAME
 from keystone_action.report.sentences.headline import headline
@@ -89,12 +89,16 @@ class CommitStatus:
         for status in statuses:  # the newest first
             known = _OF_JOB.fullmatch(status.target_url)
             if status.context == self.context and known and known["run"] == self.job.run and known["verdict"]:
-                found.setdefault(known["job"], verdict_of(known["verdict"]))
+                found.setdefault(known["job"], verdict_of_letter(known["verdict"]))
         found.pop(self.job.name, None)
         if found:
             self.warn(f"more than one job of this run sets the status {self.context}, {_ADVICE}")
-        worst_other = worst(found.values())
-        return worst_other if is_worse(worst_other, said) and _STATES[worst_other or said] != _STATES[said] else None
+        worst_other = worst_verdict(found.values())
+        return (
+            worst_other
+            if is_worse_verdict(worst_other, said) and _STATES[worst_other or said] != _STATES[said]
+            else None
+        )
 
     def _set(self, github: GitHubClient, state: StatusState, description: str, letter: str) -> None:
         url = self.target_url

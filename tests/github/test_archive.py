@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.github_state import zipped
 
 from keystone_action.github.api.errors import BadArchive
-from keystone_action.github.baseline import ArchiveLimits, unpack
+from keystone_action.github.baseline import ArchiveLimits, unpack_artifact
 
 
 def archive(*entries: tuple[str, bytes], mode: int = 0, method: int = zipfile.ZIP_DEFLATED) -> bytes:
@@ -37,27 +37,27 @@ def archive(*entries: tuple[str, bytes], mode: int = 0, method: int = zipfile.ZI
 def refused(content: bytes, folder: Path, words: str, **more) -> None:
     """The archive is refused, and leaves nothing."""
     with pytest.raises(BadArchive, match=words):
-        unpack(content, folder / "out", **more)
+        unpack_artifact(content, folder / "out", **more)
     assert list(folder.iterdir()) == []
 
 
 def test_files_and_folders_are_unpacked(tmp_path):
     files = {"results.json": '{"a": 1}', "cells/one/agent.stdout": "hello", "cells/ünï ☃.txt": "", "big": "x" * 10**6}
     content = zipped(files)
-    written = unpack(content, tmp_path / "deep" / "out")
+    written = unpack_artifact(content, tmp_path / "deep" / "out")
     assert {str(path.relative_to(tmp_path / "deep" / "out")): path.read_text() for path in written} == files
     assert {stat.S_IMODE(path.stat().st_mode) & ~0o644 for path in written} == {0}
 
 
 def test_entries_of_folders_are_no_files(tmp_path):
-    written = unpack(archive(("a/", b""), ("a/b", b"1"), ("c/", b"")), tmp_path / "out")
+    written = unpack_artifact(archive(("a/", b""), ("a/b", b"1"), ("c/", b"")), tmp_path / "out")
     assert [path.name for path in written] == ["b"]
 
 
 def test_only_what_is_wanted_is_unpacked_and_counted(tmp_path):
     content = zipped({"results.json": "{}", "cells/log": "x" * 5000, "more": "y" * 5000})
     limits = ArchiveLimits(files=1, size=10)
-    written = unpack(content, tmp_path / "out", wanted=lambda name: name == "results.json", limits=limits)
+    written = unpack_artifact(content, tmp_path / "out", wanted=lambda name: name == "results.json", limits=limits)
     assert [path.read_text() for path in written] == ["{}"]
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["results.json"]
 
@@ -101,7 +101,7 @@ def test_links_and_special_files_are_refused(kind, tmp_path):
 
 
 def test_modes_are_ours_to_choose(tmp_path):
-    (written,) = unpack(archive(("x", b"#!/bin/sh"), mode=stat.S_IFREG | 0o6777), tmp_path / "out")
+    (written,) = unpack_artifact(archive(("x", b"#!/bin/sh"), mode=stat.S_IFREG | 0o6777), tmp_path / "out")
     assert not written.stat().st_mode & (stat.S_ISUID | stat.S_ISGID | 0o111)
 
 
@@ -120,11 +120,11 @@ def test_names_that_exclude_each_other_are_refused(entries, words, tmp_path):
 
 def test_more_files_or_bytes_than_agreed_are_refused(tmp_path):
     content = zipped({str(number): "12345" for number in range(10)})
-    assert len(unpack(content, tmp_path / "fits", limits=ArchiveLimits(files=10, size=50))) == 10
+    assert len(unpack_artifact(content, tmp_path / "fits", limits=ArchiveLimits(files=10, size=50))) == 10
     with pytest.raises(BadArchive, match="10 files, more than 9"):
-        unpack(content, tmp_path / "many", limits=ArchiveLimits(files=9, size=50))
+        unpack_artifact(content, tmp_path / "many", limits=ArchiveLimits(files=9, size=50))
     with pytest.raises(BadArchive, match="more than 49 bytes"):
-        unpack(content, tmp_path / "large", limits=ArchiveLimits(files=10, size=49))
+        unpack_artifact(content, tmp_path / "large", limits=ArchiveLimits(files=10, size=49))
     assert [path.name for path in tmp_path.iterdir()] == ["fits"]
 
 
@@ -173,7 +173,7 @@ def test_a_folder_that_is_there_is_never_written_to(tmp_path):
     (tmp_path / "file").touch()
     for name in ("outside", "link", "file"):
         with pytest.raises(BadArchive, match="can't be unpacked"):
-            unpack(zipped({"x": "1"}), tmp_path / name)
+            unpack_artifact(zipped({"x": "1"}), tmp_path / name)
     assert list(outside.iterdir()) == []
     assert (tmp_path / "file").read_bytes() == b""
 
@@ -183,7 +183,7 @@ def test_a_folder_that_is_there_is_never_written_to(tmp_path):
 )
 def test_what_is_no_zip_is_said(content, tmp_path):
     if content == b"PK\5\6" + b"\0" * 18:
-        assert unpack(content, tmp_path / "out") == []
+        assert unpack_artifact(content, tmp_path / "out") == []
     else:
         refused(content, tmp_path, "broken")
 
@@ -197,7 +197,7 @@ def test_damage_anywhere_is_refused_or_harmless(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("damaged")
     before = set(folder.parent.iterdir())
     try:
-        written = unpack(bytes(content), folder / "out")
+        written = unpack_artifact(bytes(content), folder / "out")
     except BadArchive:
         assert list(folder.iterdir()) == []
     else:

@@ -223,7 +223,7 @@ REFUSALS = [
     (409, "Conflict", {}, errors.Rejected),
     (410, "This issue was deleted", {}, errors.NotFound),
     (413, "Payload Too Large", {}, errors.Rejected),
-    (422, "Body is too long (maximum is 65536 characters)", {}, errors.TooLong),
+    (422, "Body is too long (maximum is 65536 characters)", {}, errors.BodyTooLong),
     (422, "Validation Failed", {}, errors.Rejected),
     (451, "Repository access blocked", {}, errors.Rejected),
     (204, "", {}, errors.UnexpectedAnswer),
@@ -265,11 +265,11 @@ def test_a_comment_is_as_long_as_github_takes_and_no_longer():
     with FakeGitHub() as github:
         client = probe(filled(github)).client
         assert len(client.create_comment(PULL, "☃" * 65_536, find_existing=nothing).body) == 65_536
-        with pytest.raises(errors.TooLong, match="65536"):
+        with pytest.raises(errors.BodyTooLong, match="65536"):
             client.create_comment(PULL, "x" * 65_537, find_existing=nothing)
-        with pytest.raises(errors.TooLong, match="65536"):
+        with pytest.raises(errors.BodyTooLong, match="65536"):
             client.update_comment(COMMENT, "x" * 65_537)
-        with pytest.raises(errors.TooLong, match="140"):
+        with pytest.raises(errors.BodyTooLong, match="140"):
             client.create_status(HEAD_SHA, state="error", context="x", description="d" * 141)
 
 

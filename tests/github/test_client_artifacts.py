@@ -10,7 +10,7 @@ from support.github_client import probe
 from keystone_action.github.api import errors
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.requests import RequestLimits
-from keystone_action.github.baseline import unpack
+from keystone_action.github.baseline import unpack_artifact
 
 
 def stored(github: FakeGitHub, content: bytes | None = None, *, expired: bool = False) -> int:
@@ -30,7 +30,7 @@ def test_the_store_gets_no_token_and_nothing_else_of_ours(kind, tmp_path):
         assert fetched.path == f"/store/{artifact}"
         assert fetched.headers["host"].startswith("localhost:")
         assert not {"authorization", "x-github-api-version", "cookie"} & set(fetched.headers)
-    assert [path.read_text() for path in unpack(content, tmp_path / "results")] == ["{}"]
+    assert [path.read_text() for path in unpack_artifact(content, tmp_path / "results")] == ["{}"]
 
 
 def test_an_expired_artifact_is_not_found():

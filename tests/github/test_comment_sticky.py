@@ -11,7 +11,14 @@ from support.fake_github import FakeGitHub
 from support.github_client import probe
 from support.github_state import ACTIONS_BOT
 
-from keystone_action.github.api.errors import ApiForbidden, GitHubError, NoPermission, NotFound, TooLong, Unavailable
+from keystone_action.github.api.errors import (
+    ApiForbidden,
+    BodyTooLong,
+    GitHubError,
+    NoPermission,
+    NotFound,
+    Unavailable,
+)
 from keystone_action.github.comment import SMALLER, StickyComment
 from keystone_action.report.comment.history import LastResult, Marker, Previous
 
@@ -243,7 +250,7 @@ def test_too_long_a_text_is_made_smaller_once(github: FakeGitHub) -> None:
 
     assert sticky(github).write(render) is not None
     assert SMALLER in asked
-    with pytest.raises(TooLong):
+    with pytest.raises(BodyTooLong):
         StickyComment(probe(github).client, 7, Marker.of_key("b")).write(lambda before, limit: "x" * 70_000)
 
 

@@ -12,11 +12,11 @@ from typing import Any, Literal
 from keystone_action.github.api.errors import (
     ApiForbidden,
     BadToken,
+    BodyTooLong,
     GitHubError,
     NoPermission,
     NotFound,
     Rejected,
-    TooLong,
     UnexpectedAnswer,
 )
 from keystone_action.report.escape import first_line, visible
@@ -93,13 +93,13 @@ class ApiAnswer:
         errors = document.get("errors")
         fields = errors[:5] if isinstance(errors, list) else []
         parts += [error.get("message") if isinstance(error, dict) else error for error in fields]
-        return one_line("; ".join(part for part in parts if isinstance(part, str) and part))
+        return server_words("; ".join(part for part in parts if isinstance(part, str) and part))
 
     def json(self, call: Call) -> Any:
         """The document. Raises UnexpectedAnswer."""
         document = self._document()
         if document is None:
-            kind = one_line(self.headers.get("content-type", "")) or "something"
+            kind = server_words(self.headers.get("content-type", "")) or "something"
             raise UnexpectedAnswer(f"{call.failed}: GitHub answered {kind} that is no JSON ({self.status})")
         return document
 
@@ -110,12 +110,12 @@ class ApiAnswer:
             return None
 
 
-def one_line(text: str) -> str:
+def server_words(text: str) -> str:
     """What a server says as part of a sentence: control characters shown, on one line, cut."""
     return first_line(" ".join(visible(text[: 10 * MAX_WORDS]).split()), MAX_WORDS)
 
 
-def refusal(call: Call, answer: ApiAnswer, *, has_token: bool) -> GitHubError:
+def refusal_error(call: Call, answer: ApiAnswer, *, has_token: bool) -> GitHubError:
     """The error that a status outside of 2xx and 5xx means."""
     said = f" (GitHub says: {answer.words})" if answer.words else ""
     if not answer.ours:
@@ -130,7 +130,7 @@ def refusal(call: Call, answer: ApiAnswer, *, has_token: bool) -> GitHubError:
         help_ = f"the token may lack `permissions: {call.permission}`, which GitHub hides behind a 404"
         return NotFound(f"{call.failed}: it is not there, or this token can't see it{said}", help=help_)
     if answer.status == 422 and "too long" in answer.words.lower():
-        return TooLong(f"{call.failed}: it is longer than GitHub takes{said}")
+        return BodyTooLong(f"{call.failed}: it is longer than GitHub takes{said}")
     if 400 <= answer.status < 500:
         return Rejected(f"{call.failed}: GitHub answered {answer.status}{said}")
     return UnexpectedAnswer(f"{call.failed}: GitHub answered {answer.status}, which it does not describe{said}")

@@ -28,7 +28,7 @@ from keystone_action.github.api.answers import (
     merge_base_of,
 )
 from keystone_action.github.api.errors import ApiForbidden, BadSetting, GitHubError, NoPermission, UnexpectedAnswer
-from keystone_action.github.api.requests import Clock, RequestLimits, Requests, Writes
+from keystone_action.github.api.requests import ApiRequests, Clock, RequestLimits, Writes
 from keystone_action.github.api.transport import Transport, origin, tls_context
 
 DEFAULT_API_URL = "https://api.github.com"
@@ -79,7 +79,7 @@ class GitHubClient:
         self._transport = Transport(
             api_url=self._api_url, token=token, context=tls_context(ca_bundle), seconds=limits.seconds
         )
-        self._requests = Requests(
+        self._requests = ApiRequests(
             transport=self._transport,
             api_url=self._api_url,
             has_token=bool(token),

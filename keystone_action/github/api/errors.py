@@ -6,7 +6,7 @@
     ├── NoPermission          403: the token may not do this; names the permission
     ├── Forbidden             403 for what no permission mends: locked, archived, blocked by the organization
     ├── NotFound              404 or 410
-    ├── TooLong               422: the text is longer than GitHub takes
+    ├── BodyTooLong           422: the text is longer than GitHub takes
     ├── Rejected              any other 4xx
     ├── RateLimited           GitHub asks for more patience than there is
     ├── Unavailable           5xx, time-outs and lost connections, after all tries
@@ -62,7 +62,7 @@ class NotFound(GitHubError):
     """404 or 410: it is not there (any more), or this token can't see it."""
 
 
-class TooLong(GitHubError):
+class BodyTooLong(GitHubError):
     """422: a text is longer than GitHub takes: 65,536 characters of a comment, 140 of a status."""
 
 

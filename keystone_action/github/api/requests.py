@@ -16,7 +16,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, NoReturn
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
 
-from keystone_action.github.api.answers import ApiAnswer, Call, refusal
+from keystone_action.github.api.answers import ApiAnswer, Call, refusal_error
 from keystone_action.github.api.errors import (
     ApiForbidden,
     GitHubError,
@@ -200,7 +200,7 @@ WasDone = Callable[[], bool]
 """Asked after a write whose answer was lost: whether it was done."""
 
 
-class Requests:
+class ApiRequests:
     """Sends calls one after the other, as GitHub asks its clients to. api_url: without a slash at its end. log: takes
     a line for every wait and every failed try. writes: what other clients of this step have been told, too."""
 
@@ -269,7 +269,7 @@ class Requests:
             )
 
     def _refusal(self, call: Call, answer: ApiAnswer) -> GitHubError:
-        error = refusal(call, answer, has_token=self._has_token)
+        error = refusal_error(call, answer, has_token=self._has_token)
         if call.writes and isinstance(error, NoPermission):
             self._writes.refuse(call.permission, error)
         elif call.writes and isinstance(error, ApiForbidden):

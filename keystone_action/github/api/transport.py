@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action import __version__
-from keystone_action.github.api.answers import ApiAnswer, one_line
+from keystone_action.github.api.answers import ApiAnswer, server_words
 from keystone_action.github.api.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -186,10 +186,10 @@ class Transport:
     def _explain(self, error: Exception, host: str, sent: bool) -> FailedTry:
         import httpx
 
-        said = one_line(self._without_token(str(error)))
+        said = server_words(self._without_token(str(error)))
         for cause in _causes(error):
             if isinstance(cause, ssl.SSLCertVerificationError):
-                text = f"at {host} has a certificate that is not trusted ({one_line(cause.verify_message)})"
+                text = f"at {host} has a certificate that is not trusted ({server_words(cause.verify_message)})"
                 return FailedTry(text, sent, lasting=True, untrusted=True)
             if isinstance(cause, OSError) and not isinstance(cause, ssl.SSLError) and cause.errno and cause.errno > 0:
                 said = os.strerror(cause.errno)

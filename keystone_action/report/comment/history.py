@@ -84,12 +84,12 @@ class Jobs:
         return cls(str(run), str(shown), found)
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict | None:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict | None:
     """None where there is none."""
     return min(verdicts, key=WORST_FIRST.index, default=None)
 
 
-def is_worse(one: Verdict | None, other: Verdict) -> bool:
+def is_worse_verdict(one: Verdict | None, other: Verdict) -> bool:
     """Whether one verdict is worse than another; none never is."""
     return one is not None and WORST_FIRST.index(one) < WORST_FIRST.index(other)
 
@@ -99,7 +99,7 @@ def letter_of(verdict: Verdict) -> str:
     return _VERDICT_LETTERS[verdict]
 
 
-def verdict_of(letter: str) -> Verdict:
+def verdict_of_letter(letter: str) -> Verdict:
     """Raises KeyError for another letter."""
     return _VERDICTS[letter]
 
@@ -112,7 +112,7 @@ def _read_job_end(name: object, value: Any) -> tuple[int, Verdict]:
     attempt, letter = value
     if not _fits(_NAME, name) or type(attempt) is not int or not 0 < attempt < 10**6:
         raise ValueError("no job")
-    return attempt, verdict_of(letter)
+    return attempt, verdict_of_letter(letter)
 
 
 MAX_REMEMBERED = 14_000

@@ -23,9 +23,9 @@ from keystone_action.report.comment.history import (
     Previous,
     changes_since,
     encode_commit,
-    is_worse,
+    is_worse_verdict,
     without_hidden,
-    worst,
+    worst_verdict,
 )
 from keystone_action.report.escape import first_line, prose
 from keystone_action.report.ladder import COMMENT_LIMIT, Level, fit
@@ -159,7 +159,7 @@ def _pieces(template: Template, run: RunResult, facts: CommentFacts, level: Leve
     specs, passed = _in_table(spec_rows(run, links)) if several else ([], [])
     in_table = view.is_one_cell(run)
     cells = [(item, one) for item in items for one in item.failures if view.tells_more(one, in_table)]
-    others_are_worse = is_worse(facts.shared, run.verdict)
+    others_are_worse = is_worse_verdict(facts.shared, run.verdict)
     return template.generate(
         result=run,
         icon=words.ICONS[facts.shared] if others_are_worse and facts.shared else view.icon(run),
@@ -252,12 +252,14 @@ def comment_of_result(
         return render_comment(run, marker, replace(facts, jobs=facts.jobs.with_result(job, run.verdict)), limit=limit)
     shown = previous.verdict_on(facts.sha)
     others = previous.jobs.others(job)
-    if shown is not None and (run.cancelled or (not is_judged(run) and not others and is_worse(shown, "flaky"))):
+    if shown is not None and (
+        run.cancelled or (not is_judged(run) and not others and is_worse_verdict(shown, "flaky"))
+    ):
         return _with_note(previous, marker, _ending(run), limit, run_url=facts.run_url)
-    worst_other = worst(verdict for _, verdict in others.values())
+    worst_other = worst_verdict(verdict for _, verdict in others.values())
     jobs = previous.jobs.with_result(job, run.verdict)
     kept = previous.jobs.shown
-    if is_worse(worst_other, run.verdict) and kept in others and others[kept][1] == worst_other:
+    if is_worse_verdict(worst_other, run.verdict) and kept in others and others[kept][1] == worst_other:
         return _with_note(replace(previous, jobs=jobs.showing(kept)), marker, SHARED, limit)
     # Of another job there is nothing to say what changed since.
     before = None if others else previous.result

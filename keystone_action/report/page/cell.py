@@ -101,7 +101,7 @@ def diff_of(folder: CellFolder, limit: int, left_out: list[str]) -> str:
     return kept
 
 
-def trace_of(folder: CellFolder, left_out: list[str]) -> list[_Event]:
+def trace_rows(folder: CellFolder, left_out: list[str]) -> list[_Event]:
     """What the agent did, in order, as `{at, kind, title, text}`."""
     return _events(folder, "trace.jsonl", _trace_event, left_out)
 
@@ -229,7 +229,7 @@ def _details(spec: SpecResult, cell: CellResult, folder: Path | None) -> dict[st
     files = CellFolder(None if folder is None else folder / "cells", cell.id)
     try:
         found = {
-            "trace": trace_of(files, left_out),
+            "trace": trace_rows(files, left_out),
             "diff": diff_of(files, _DIFF, left_out),
             "audit": audit_of(files, left_out),
             "files": files.files(),

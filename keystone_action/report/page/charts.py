@@ -57,7 +57,7 @@ class ParameterSet:
     @property
     def money(self) -> str:
         """Its cost in words."""
-        return "–" if self.cost is None else money(self.cost)
+        return "–" if self.cost is None else axis_money(self.cost)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,9 @@ def charts(run: RunResult, cells: Sequence[Placed]) -> tuple[list[Chart], list[P
     priced = [cell for cell in graded if _cost(cell)]
     if len(priced) > 1:
         marks = [(one.letter, one.cost, one.score, one.cells) for one in sets if one.cost is not None]
-        found.insert(0, _chart("Score against cost", priced, lambda cell: _cost(cell) or 0.0, money, of, needs)(marks))
+        found.insert(
+            0, _chart("Score against cost", priced, lambda cell: _cost(cell) or 0.0, axis_money, of, needs)(marks)
+        )
     return found, sets
 
 
@@ -91,7 +93,7 @@ def _cost(cell: CellResult) -> float | None:
     return cell.usage.get("cost_usd") or None
 
 
-def money(dollars: float) -> str:
+def axis_money(dollars: float) -> str:
     """Dollars with two digits that say something."""
     return f"${dollars:.2g}" if dollars < 0.01 else f"${dollars:,.2f}"
 
