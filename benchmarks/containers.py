@@ -15,7 +15,7 @@ from benchmarks.measure import Row, interleaved
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.services.base import RunningService
+    from keystone_action.services.service import RunningService
 
 IMAGE = "postgres:16"
 REPLICAS = 10
@@ -117,7 +117,7 @@ class _Ours:
         import anyio
 
         from keystone_action.evidence.audit import AuditLog
-        from keystone_action.services.base import CellScope
+        from keystone_action.services.service import CellScope
 
         assert isinstance(limit, anyio.Semaphore)
         directory = self._directory

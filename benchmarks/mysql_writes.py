@@ -19,7 +19,7 @@ from benchmarks.measure import Row, interleaved
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
-    from keystone_action.services.base import CellScope, Place, RunningService
+    from keystone_action.services.service import CellScope, Place, RunningService
 
 IMAGES = ("mysql:9", "mariadb:11")
 _FIXTURE = """
@@ -52,7 +52,7 @@ class _Cells:
     def measure(self, work: list[str]) -> float:
         """The agent's seconds."""
         from keystone_action.evidence.audit import AuditLog
-        from keystone_action.services.base import CellScope
+        from keystone_action.services.service import CellScope
 
         with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
             place = Path(name)

@@ -19,7 +19,7 @@ from benchmarks.measure import Row, interleaved
 if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
-    from keystone_action.services.base import RunningService
+    from keystone_action.services.service import RunningService
 
 IMAGE = "postgres:16"
 _FIXTURE = """
@@ -61,7 +61,7 @@ class _Cells:
         import psycopg
 
         from keystone_action.evidence.audit import AuditLog
-        from keystone_action.services.base import CellScope
+        from keystone_action.services.service import CellScope
 
         with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
             place = Path(name)
@@ -139,7 +139,7 @@ def _compared(kind: str, label: str, work: Callable[[Any], Any], cells: dict[boo
 async def _embedded(stack: AsyncExitStack, watches: bool) -> RunningService:
     from keystone_action.files.removal import remove_tree
     from keystone_action.sandbox.processes import sandboxes
-    from keystone_action.services.postgres.embedded import EmbeddedPostgres
+    from keystone_action.services.postgres.service import EmbeddedPostgres
     from keystone_action.spec.models.services import PostgresService
 
     root = _passable()

@@ -12,8 +12,8 @@ from support.command_line import run_spec
 from support.field_examples import places
 
 from keystone_action.errors import UsageError
-from keystone_action.services.base import Surroundings
 from keystone_action.services.mysql.service import DEFAULT_IMAGE, MysqlContainer
+from keystone_action.services.service import Surroundings
 from keystone_action.spec.models.base import StrictModel
 from keystone_action.spec.models.services import MysqlService
 from keystone_action.spec.models.spec import Spec

@@ -34,7 +34,7 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
         for loaded in wanted:
             _refuse_without_gateway(loaded, options)
             if loaded.spec.services:
-                from keystone_action.services.start import refuse_unsupported
+                from keystone_action.services.service import refuse_unsupported
 
                 refuse_unsupported(loaded.spec.services, engine=facilities.client is not None)
             if loaded.spec.id in facilities.images:

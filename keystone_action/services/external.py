@@ -15,14 +15,13 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
 from keystone_action.network.relay import Outside, Relays, RelayTarget
-from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.comparison.external import WatchedWrites, compared
-from keystone_action.services.error_text import one_line
-from keystone_action.services.mysql import catalogue as mysql_catalogue
+from keystone_action.services.mysql import reader as mysql_reader
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.postgres import catalogue as postgres_catalogue
+from keystone_action.services.postgres import reader as postgres_reader
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
+from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
 from keystone_action.spec.models.hosts import parse_host
 from keystone_action.spec.models.services import ExternalService
 from keystone_action.system.shutdown import undoing
@@ -30,7 +29,7 @@ from keystone_action.system.shutdown import undoing
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.network.loop_thread import LoopThread
-    from keystone_action.services.own_role import OwnRole
+    from keystone_action.services.database_queries import OwnRole
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
 _SAME = {"postgres": "postgresql", "mariadb": "mysql"}
@@ -343,14 +342,14 @@ class ExternalAddress:
                     path = tuple(str(row[0]) for row in rows)
                 connection.execute("SET search_path = pg_catalog")
                 connection.execute("SET lock_timeout = 10000")
-                catalogue = postgres_catalogue.look(connection)
-                return catalogue, path, postgres_catalogue.shadows(connection, path)
+                catalogue = postgres_reader.read_catalogue(connection)
+                return catalogue, path, postgres_reader.read_shadows(connection, path)
         if self.kind == "mysql":
             import pymysql
 
             fields = {**self.keywords, "connect_timeout": 10, "autocommit": True}
             with pymysql.connect(**fields) as mysql, mysql.cursor() as cursor:
-                return mysql_catalogue.look(cursor), (self.address.database,), frozenset()
+                return mysql_reader.read_catalogue(cursor), (self.address.database,), frozenset()
         return {}, (), frozenset()
 
     def _ask_postgres(self) -> None:

@@ -16,7 +16,7 @@ from keystone_action.evidence.model import RecordedRequest
 from keystone_action.gateway.audit import audit_records
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens
 from keystone_action.gateway.ledger import Ledger, Limits, Refusal
-from keystone_action.services.http_mock.cell import StrangerCounts
+from keystone_action.services.http_mock.service import StrangerCounts
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = json.loads((DOCS / "audit.schema.json").read_text("utf-8"))

@@ -26,7 +26,7 @@ from support.databases import PostgresCell, PostgresForTests
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
-from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.services.postgres.service import EmbeddedPostgres
 from keystone_action.spec.models.services import PostgresService
 
 DOCKER = [pytest.param(kind, marks=pytest.mark.docker) for kind in IN_CONTAINERS]

@@ -19,7 +19,7 @@ from keystone_action.invariants.http.expected import Expect
 from keystone_action.invariants.http.probe import Probe
 from keystone_action.runner.cell import checks, limit
 from keystone_action.runner.cell.limit import LimitReached, within
-from keystone_action.services.postgres.server import EmbeddedServer
+from keystone_action.services.postgres.embedded_server import EmbeddedServer
 
 LOST = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
 """What the kernel says of a connection whose other end no longer answers."""

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone_action.services.comparison import rows
+from keystone_action.services import compared_rows as rows
 
 
 @pytest.fixture(scope="module")

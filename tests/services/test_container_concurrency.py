@@ -13,7 +13,7 @@ from support.containers import ContainerWorld
 from support.images import BASE, MARIADB, POSTGRES
 
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.base import CellScope, Place, RunningService
+from keystone_action.services.service import CellScope, Place, RunningService
 
 pytestmark = pytest.mark.docker
 

@@ -12,8 +12,8 @@ from support.containers import NOTHING, SECRET, ContainerWorld
 from support.images import BASE, EXITS_AT_ONCE, POSTGRES
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.container import kept_logs
-from keystone_action.services.container.kept_logs import KeptLogs
+from keystone_action.services.container import engine_container as kept_logs
+from keystone_action.services.container.engine_container import KeptLogs
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from support.images import BASE
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.base import CellScope
+from keystone_action.services.service import CellScope
 
 pytestmark = pytest.mark.docker
 

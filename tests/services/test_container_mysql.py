@@ -14,9 +14,9 @@ from support.images import MARIADB, MYSQL
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import QueryFailed
-from keystone_action.services.base import RunningService
-from keystone_action.services.mysql.server_in_container import MysqlCredentials
+from keystone_action.services.mysql.server import MysqlCredentials
 from keystone_action.services.mysql.service import credentials_of_image, env_for_image
+from keystone_action.services.service import RunningService
 
 PREFIXES = {MARIADB: "MARIADB", MYSQL: "MYSQL"}
 CLIENTS = {MARIADB: "mariadb", MYSQL: "mysql"}

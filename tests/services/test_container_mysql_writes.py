@@ -15,7 +15,7 @@ from support.mysql_ways import LOG, MARIA, NO_LOG, SERVERS, STANDING, WAYS, Told
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.base import RunningService
+from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker
 

@@ -14,7 +14,7 @@ from support.images import POSTGRES
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import QueryFailed
-from keystone_action.services.base import RunningService
+from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker
 

@@ -11,11 +11,11 @@ from support.images import POSTGRES
 from support.written import FIXTURE, WAYS, log, work, written
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.base import RunningService
 from keystone_action.services.postgres.databases import PostgresPlace
 from keystone_action.services.postgres.writes import slots
 from keystone_action.services.postgres.writes.pgoutput import PgOutput
 from keystone_action.services.postgres.writes.test_decoding import TestDecoding
+from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker
 

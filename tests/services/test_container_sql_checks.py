@@ -13,7 +13,7 @@ from support.context import grade
 from support.images import MARIADB, MYSQL
 
 from keystone_action.invariants.base import Outcome
-from keystone_action.services.base import RunningService
+from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker
 

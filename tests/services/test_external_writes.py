@@ -18,8 +18,8 @@ from support.places import attached
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.services.base import CellScope, Place
 from keystone_action.services.external import External
+from keystone_action.services.service import CellScope, Place
 from keystone_action.spec.models.services import ExternalService
 
 pytestmark = pytest.mark.database

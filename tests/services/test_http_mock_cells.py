@@ -19,11 +19,9 @@ from support.process_world import eventually
 
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.network.guarded_listener import PeerLookup, _ask, _read
-from keystone_action.services.http_mock import cell as mock_cell
-from keystone_action.services.http_mock.cell import MockCell
-from keystone_action.services.http_mock.routes import RouteTable
+from keystone_action.services.http_mock import service as mock_cell
 from keystone_action.services.http_mock.server import HOST, MockServer
-from keystone_action.services.http_mock.service import SHARED_USER, HttpMock
+from keystone_action.services.http_mock.service import SHARED_USER, HttpMock, MockCell, RouteTable
 
 # `validate_api_responses.py` as `000_66edd30c29bbac31.txt` has it, under "Custom Python invariant".
 VALIDATE = """

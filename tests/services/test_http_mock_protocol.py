@@ -13,7 +13,7 @@ import httpx
 import pytest
 from support.mocks import read_all, read_response, running_mock
 
-from keystone_action.services.http_mock import body as http_body
+from keystone_action.services.http_mock import request as http_body
 
 POST = b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
 

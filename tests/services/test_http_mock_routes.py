@@ -12,7 +12,7 @@ from support.mocks import model, running_mock
 
 from keystone_action.errors import UsageError
 from keystone_action.services.http_mock.request import MockRequest, RawRequest
-from keystone_action.services.http_mock.routes import RouteState, RouteTable
+from keystone_action.services.http_mock.service import RouteState, RouteTable
 
 
 def answer(state: RouteState, method: str, target: str, *, headers=(), body: bytes = b""):

@@ -14,10 +14,10 @@ import pymysql
 import pytest
 from support.databases import PostgresForTests
 
-from keystone_action.services import own_role
+from keystone_action.services import database_queries as own_role
+from keystone_action.services.database_queries import OwnRole, RefusedError
 from keystone_action.services.mysql.own_role import MysqlRole
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.own_role import OwnRole, RefusedError
 from keystone_action.services.postgres.own_role import PostgresRole
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import NOTHING, CatalogueChanges

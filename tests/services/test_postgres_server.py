@@ -18,7 +18,7 @@ from keystone_action.evidence.model import QueryFailed
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.client import ServiceProcess
-from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.services.postgres.service import EmbeddedPostgres
 from keystone_action.spec.models.services import PostgresService
 
 

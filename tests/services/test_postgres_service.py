@@ -17,13 +17,12 @@ from support.databases import PostgresCell, PostgresForTests
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.sandbox import own_programs as shared_copy
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.postgres import binaries as postgres_binaries
 from keystone_action.services.postgres import databases as postgres_databases
-from keystone_action.services.postgres import server as postgres_server
-from keystone_action.services.postgres.binaries import Binaries, find_binaries, reachable_binaries
+from keystone_action.services.postgres import embedded_server as postgres_binaries
+from keystone_action.services.postgres import embedded_server as postgres_server
 from keystone_action.services.postgres.databases import PostgresPlace
-from keystone_action.services.postgres.embedded import EmbeddedPostgres, credentials_from_env
-from keystone_action.services.postgres.service import Postgres
+from keystone_action.services.postgres.embedded_server import Binaries, find_binaries, reachable_binaries
+from keystone_action.services.postgres.service import EmbeddedPostgres, Postgres, credentials_from_env
 from keystone_action.spec.models.services import ContainerService, PostgresService
 
 

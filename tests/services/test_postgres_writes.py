@@ -13,8 +13,8 @@ from support.written import FIXTURE, WAYS, log, work, written
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.postgres.databases import PostgresPlace
-from keystone_action.services.postgres.embedded import EmbeddedPostgres
-from keystone_action.services.postgres.server import EmbeddedServer
+from keystone_action.services.postgres.embedded_server import EmbeddedServer
+from keystone_action.services.postgres.service import EmbeddedPostgres
 
 
 def start(server: PostgresForTests, fixture: str = FIXTURE, **options: Any) -> PostgresCell:

@@ -23,10 +23,10 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.network.loop_thread import LoopThread
 from keystone_action.network.relay import Relay, Relays, RelayTarget
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import CellScope, Place
 from keystone_action.services.external import External, ExternalAddress
 from keystone_action.services.http_mock.server import MockServer
-from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.services.postgres.service import EmbeddedPostgres
+from keystone_action.services.service import CellScope, Place
 from keystone_action.spec.models.services import ExternalService, PostgresService
 
 ASK = "python3 -c \"import urllib.request as u; print(u.urlopen('{url}', timeout=5).read().decode())\""

@@ -23,10 +23,9 @@ from keystone_action.engine.networks import ContainerNetwork, Networks
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import QueryResult
-from keystone_action.services.base import CellScope, Place, RunningService, Surroundings
 from keystone_action.services.container.host import make_host
 from keystone_action.services.http_mock.server import MockServer
-from keystone_action.services.start import build_service
+from keystone_action.services.service import CellScope, Place, RunningService, Surroundings, build_service
 from keystone_action.spec.models.services import Service
 
 if TYPE_CHECKING:

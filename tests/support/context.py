@@ -31,7 +31,7 @@ from keystone_action.sandbox.own_programs import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.sandbox.protocol import Sandbox
-from keystone_action.services.base import Place
+from keystone_action.services.service import Place
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.base import AuthorPath

@@ -23,8 +23,8 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryResult
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.base import CellScope, Place
-from keystone_action.services.postgres.embedded import EmbeddedPostgres
+from keystone_action.services.postgres.service import EmbeddedPostgres
+from keystone_action.services.service import CellScope, Place
 from keystone_action.spec.models.services import PostgresService
 
 

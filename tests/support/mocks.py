@@ -15,9 +15,9 @@ from support.places import attached
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.services.base import CellScope, Place
 from keystone_action.services.http_mock.server import HOST, MockServer
 from keystone_action.services.http_mock.service import HttpMock
+from keystone_action.services.service import CellScope, Place
 from keystone_action.spec.models.services import HttpMockService
 
 

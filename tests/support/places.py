@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
-from keystone_action.services.base import CellScope, Place, RunningService
+from keystone_action.services.service import CellScope, Place, RunningService
 
 _MEMORY = "/dev/shm"
 _ROOM = 2 << 30

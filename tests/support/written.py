@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import psycopg
 
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.base import Place
+from keystone_action.services.service import Place
 
 Told = tuple[str, str, str, int | None, str]
 """Table, what it is, operation, rows, how it is known."""

@@ -13,7 +13,7 @@ import anyio
 from keystone_action.errors import KeystoneError, ServiceError
 from keystone_action.runner.cell.layout import names_a_cell, run_shielded
 from keystone_action.runner.sharing.service_pool import Definition
-from keystone_action.services.base import CellScope, Place, RunningService
+from keystone_action.services.service import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, leaves, references
 
 if TYPE_CHECKING:

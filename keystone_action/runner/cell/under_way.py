@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.under_way import RunUnderWay, SpecSecrets
     from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
-    from keystone_action.services.base import Place
+    from keystone_action.services.service import Place
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway

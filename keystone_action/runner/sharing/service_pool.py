@@ -20,8 +20,8 @@ from keystone_action.errors import KeystoneError
 if TYPE_CHECKING:
     from keystone_action.runner.sharing.containers import Containers
     from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
-    from keystone_action.services.base import RunningService
     from keystone_action.services.http_mock.server import MockServer
+    from keystone_action.services.service import RunningService
     from keystone_action.spec.models.services import Service
 
 
@@ -153,9 +153,8 @@ class Starter:
         self._mocks: MockServer | None = None
 
     async def __call__(self, definition: Definition) -> Group:
-        from keystone_action.services.base import Surroundings
         from keystone_action.services.http_mock.server import MockServer
-        from keystone_action.services.start import start_services
+        from keystone_action.services.service import Surroundings, start_services
 
         if self._mocks is None:
             self._mocks = MockServer()

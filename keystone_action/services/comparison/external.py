@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from keystone_action.evidence.writes import WriteLog
-from keystone_action.services.comparison.looks import NET_CHANGES, ComparedDatabase
+from keystone_action.services.database_comparison import NET_CHANGES, ComparedDatabase
 
 NOT_SEEN = (
     NET_CHANGES,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.engine.pulling import Pulling
 from keystone_action.errors import ServiceError
-from keystone_action.services.container.kept_logs import KeptLogs
+from keystone_action.services.container.engine_container import KeptLogs
 
 if TYPE_CHECKING:
     import anyio

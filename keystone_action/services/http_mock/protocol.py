@@ -18,8 +18,7 @@ from typing import NamedTuple, Protocol
 
 import httptools
 
-from keystone_action.services.http_mock.body import REFUSE, BodyError, BodyReader
-from keystone_action.services.http_mock.request import RawRequest
+from keystone_action.services.http_mock.request import REFUSE, BodyError, BodyReader, RawRequest
 from keystone_action.services.http_mock.responses import MockReply, refusal
 
 HEAD_LIMIT = 64 << 10

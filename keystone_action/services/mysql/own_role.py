@@ -8,8 +8,8 @@ from typing import Any
 
 import pymysql
 
-from keystone_action.services.mysql.cells import quote_name
-from keystone_action.services.own_role import OwnRole, RefusedError, is_left_over
+from keystone_action.services.database_queries import OwnRole, RefusedError, is_left_over
+from keystone_action.services.mysql.server import quote_name
 
 _DENIED = {
     1044,  # access to the database denied

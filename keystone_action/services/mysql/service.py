@@ -13,15 +13,13 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CRASHED, CellScope, Place, ServiceKind, Surroundings
-from keystone_action.services.container.database_servers import DatabaseServers
 from keystone_action.services.container.engine_container import ServiceContainerPlan
-from keystone_action.services.error_text import one_line
-from keystone_action.services.mysql.cells import CellDatabase
+from keystone_action.services.container.service import DatabaseServers
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.mysql.server_in_container import MysqlCredentials, MysqlInContainer
+from keystone_action.services.mysql.server import CellDatabase, MysqlCredentials, MysqlInContainer
 from keystone_action.services.mysql.writes.watch import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
+from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
 from keystone_action.system.shutdown import undoing
 

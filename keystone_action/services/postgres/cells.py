@@ -15,8 +15,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keystone_action.services.postgres import catalogue as postgres_catalogue
 from keystone_action.services.postgres.passwords import scram_verifier
+from keystone_action.services.postgres.reader import read_catalogue, read_shadows
 from keystone_action.services.redefinitions import NOTHING, Catalogue, CatalogueChanges, Shadow, stand_in
 
 if TYPE_CHECKING:
@@ -189,8 +189,8 @@ class CellDatabase:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
             session.execute("SET search_path = pg_catalog")
             settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
-            shadows = postgres_catalogue.shadows(session, schemas)
-            self.before = StateBefore(schemas, settings, shadows, postgres_catalogue.look(session))
+            shadows = read_shadows(session, schemas)
+            self.before = StateBefore(schemas, settings, shadows, read_catalogue(session))
         self._shadows = None
 
     def run_script(self, script: str) -> None:
@@ -211,8 +211,8 @@ class CellDatabase:
                 self.restore_access()
                 with self.server.admin(self.database) as admin:
                     self.grant_reading(admin)
-                    now = postgres_catalogue.shadows(admin, self.before.schemas)
-                    catalogue = postgres_catalogue.look(admin)
+                    now = read_shadows(admin, self.before.schemas)
+                    catalogue = read_catalogue(admin)
                     self.changes = CatalogueChanges(self.before.catalogue, catalogue, self.before.schemas)
                     self._shadows = sorted(now - self.before.shadows)
         return stand_in(self._shadows, query)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 from urllib.parse import quote
 
-from keystone_action.errors import ServiceError
+from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.base import CRASHED, Place
-from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.cells import CellDatabase, PostgresServer
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.postgres.writes.watch import WriteWatch
+from keystone_action.services.service import CRASHED, Place, one_line
 
 KEPT_BYTES = 256 << 20
 """Databases of cells that are over, up to this size together, wait for the end of their server. To drop one makes the
@@ -51,6 +50,19 @@ class PostgresCredentials:
             password=self.password,
             database=self.database,
         )
+
+
+def read_credentials(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> PostgresCredentials:
+    """User, password and database. Raises UsageError for names that PostgreSQL, or we, reserve."""
+    user = env.get("POSTGRES_USER") or "postgres"
+    database = env.get("POSTGRES_DB") or user
+    for what, name in (("POSTGRES_USER", user), ("POSTGRES_DB", database)):
+        if len(name.encode()) > 63 or "\0" in name or "\n" in name:
+            raise UsageError(f"service {service}: {what} must be one line of at most 63 bytes")
+    if user.startswith("pg_") or database in reserved or user in ("public", "none"):
+        raise UsageError(f"service {service}: the name {user!r} or {database!r} is reserved in PostgreSQL")
+    password = env.get("POSTGRES_PASSWORD") or secrets.token_urlsafe(18)
+    return PostgresCredentials(user, password, database, trust=env.get("POSTGRES_HOST_AUTH_METHOD") == "trust")
 
 
 class PostgresPlace(Place):

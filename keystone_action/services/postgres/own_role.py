@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import sql
 
-from keystone_action.services.own_role import OwnRole, RefusedError, is_left_over
+from keystone_action.services.database_queries import OwnRole, RefusedError, is_left_over
 from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.postgres.reader import sentence, session_options
 

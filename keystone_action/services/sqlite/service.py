@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.files.paths import PathMissing, PathProblem, write_inside
-from keystone_action.services.base import CellScope, Place, ServiceKind, Surroundings
+from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.sqlite.process import SqliteProcess
 from keystone_action.services.sqlite.reader import SqliteReader, copy_in
 from keystone_action.services.sqlite.writes import SqliteWrites

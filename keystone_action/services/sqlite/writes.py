@@ -14,8 +14,8 @@ from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.files.paths import PathMissing, PathProblem
-from keystone_action.services.comparison import rows
-from keystone_action.services.comparison.looks import NET_CHANGES
+from keystone_action.services import compared_rows as rows
+from keystone_action.services.database_comparison import NET_CHANGES
 from keystone_action.services.sqlite.process import SqliteProcess
 from keystone_action.services.sqlite.reader import SqliteReader
 

@@ -10,8 +10,7 @@ from typing import Any
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import shown_time
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.comparison.looks import Thing
-from keystone_action.services.error_text import one_line
+from keystone_action.services.database_comparison import Thing
 from keystone_action.services.mysql.writes.events import (
     GTIDS,
     IGNORED,
@@ -32,6 +31,7 @@ from keystone_action.services.mysql.writes.events import (
 from keystone_action.services.mysql.writes.look import decode, errors
 from keystone_action.services.mysql.writes.row_events import LoggedTable, Rows, read_table, table_of_rows
 from keystone_action.services.mysql.writes.statements import Made, NotUnderstood, understand
+from keystone_action.services.service import one_line
 
 _Key = tuple[str, str, str]
 """What it is, its name, the operation."""

@@ -9,9 +9,9 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.comparison.looks import Look, Thing
-from keystone_action.services.mysql.catalogue import OWN_ENGINES, SYSTEM
-from keystone_action.services.mysql.cells import quote_name
+from keystone_action.services.database_comparison import Look, Thing
+from keystone_action.services.mysql.reader import OWN_ENGINES, SYSTEM
+from keystone_action.services.mysql.server import quote_name
 
 _AUTO_INCREMENT = re.compile(r"(\n\) ENGINE=\S+) AUTO_INCREMENT=\d+")
 _NOT_ITS_OWN = frozenset({"CREATED", "LAST_ALTERED", "LAST_EXECUTED", "IS_UPDATABLE"})

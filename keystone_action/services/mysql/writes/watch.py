@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.comparison.looks import NET_CHANGES, ComparedDatabase, Thing
-from keystone_action.services.error_text import one_line
+from keystone_action.services.database_comparison import NET_CHANGES, ComparedDatabase, Thing
 from keystone_action.services.mysql.writes.events import LogError, Position
 from keystone_action.services.mysql.writes.log import BinaryLog
 from keystone_action.services.mysql.writes.look import MysqlLook, errors, looking, python_encoding
+from keystone_action.services.service import one_line
 
 if TYPE_CHECKING:
     from keystone_action.evidence.writes import WriteLog

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.writes import comparison
 from keystone_action.services.postgres.writes.names import OF_USERS, relations
+from keystone_action.services.service import one_line
 
 if TYPE_CHECKING:
     import psycopg

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.error_text import one_line
 from keystone_action.services.postgres.reader import session_options
 from keystone_action.services.postgres.writes import comparison, definitions, slots
 from keystone_action.services.postgres.writes.changes import Commit, RowChange, Wanted
 from keystone_action.services.postgres.writes.pgoutput import PgOutput
+from keystone_action.services.service import one_line
 
 if TYPE_CHECKING:
     import psycopg

@@ -1,22 +1,27 @@
-"""A role of ours on a database server that somebody else runs: made for one query, gone when that was answered.
+"""What the readers of all databases share: how many rows they keep, a time limit that is kept from outside the query's
+session, and a role of our own on a server that somebody else runs.
 
-What the agent did to the role of the URL, which it has too, does not touch ours: settings, rights, sessions.
-The role is made when the agent has ended, and its name is random, so nothing could be laid out for it.
+The role is made for one query and dropped when that was answered. What the agent did to the role of the URL (its
+settings, rights and sessions) does not touch it. It is made when the agent has ended, and its name is random, so
+the agent can't prepare anything for it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import os
 import re
 import secrets
+import socket
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 from keystone_action.evidence.model import QueryFailed
 
@@ -165,3 +170,42 @@ def is_left_over(name: str) -> bool:
     """Whether a role of this name is ours and of a run that has ended long ago."""
     found = _NAME.fullmatch(name)
     return found is not None and 0 < int(found[1], 16) < time.time() - _LEFT_OVER_SECONDS
+
+
+GRACE_SECONDS = 0.5
+"""How much longer than the limit a server has to keep that itself."""
+_ENDING_SECONDS = 3.0
+
+
+class QueryLimit:
+    """Past the limit the connection is closed, and then the session ended. is_over: that has begun.
+
+    line: the connection's descriptor. end_session: by another session; what it raises is ignored.
+    """
+
+    def __init__(self, seconds: float, line: Callable[[], int], end_session: Callable[[], None]) -> None:
+        self.is_over = False
+        self._line = line
+        self._end_session = end_session
+        self._timer = threading.Timer(seconds + GRACE_SECONDS, self._end)
+        self._timer.daemon = True
+
+    def __enter__(self) -> Self:
+        self._timer.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._timer.cancel()
+        if self.is_over:
+            # Who asked may be a role that is dropped now: then nobody could end the session as it any more.
+            self._timer.join(_ENDING_SECONDS)
+
+    def _end(self) -> None:
+        self.is_over = True
+        # The connection first: the check goes on even if the server hangs.
+        with contextlib.suppress(Exception), socket.socket(fileno=os.dup(self._line())) as line:
+            line.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(Exception):
+            self._end_session()

@@ -11,8 +11,8 @@ from typing import NamedTuple, Protocol
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.comparison.rows import added_at_once, difference, digest, keep_digests, new_key
-from keystone_action.services.error_text import one_line
+from keystone_action.services.compared_rows import added_at_once, difference, digest, keep_digests, new_key
+from keystone_action.services.service import one_line
 
 NET_CHANGES = "it compares what stood before the agent with what stands after it: what was undone again is not seen"
 

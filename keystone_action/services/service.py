@@ -1,7 +1,7 @@
-"""What a kind of service is: a class that makes its services, and what these are to a run and to the life of a cell.
+"""What a kind of service is, what its services are to a run and to a cell, and how those of a spec are started.
 
-A new kind is a model (`spec/models/services.py`) and one class, found by its file: `KIND.py` in this folder, or
-`KIND/service.py` where one file is not enough:
+A new kind is a model (`spec/models/services.py`) and one class, found by the name of its file: `KIND.py` in this
+folder, or `KIND/service.py` where one file is not enough:
 
     class SqliteFile(ServiceKind[SqliteService]):
         @classmethod
@@ -11,18 +11,19 @@ A new kind is a model (`spec/models/services.py`) and one class, found by its fi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from keystone_action.errors import ServiceError, UsageError
+from keystone_action.errors import KeystoneError, ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Address, Database, RequestLog
 from keystone_action.evidence.writes import WriteLog
-
-CRASHED = "went away while it was in use: it crashed or was killed, and what was committed last may be lost"
-"""What is said of a server that did not live on to the end, whether it is back or not."""
+from keystone_action.spec.models.services import Service
+from keystone_action.spec.named_classes import class_of_file
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
     from keystone_action.services.http_mock.server import MockServer
     from keystone_action.services.server_process import Provider
     from keystone_action.spec.models.services import ServiceBase
+
+CRASHED = "went away while it was in use: it crashed or was killed, and what was committed last may be lost"
+"""What is said of a server that did not live on to the end, whether it is back or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +173,74 @@ class ServiceKind(ABC, Generic[Model]):
     def refuse_unsupported(cls, definition: Model, *, engine: bool) -> None:
         """Raises UsageError for what can't be done here. engine: one for containers is there. For use before the first
         cell: the definition may still hold expressions, and nothing is started."""
+
+
+def class_of(kind: str) -> type[ServiceKind[Any]]:
+    """The class in the file of a kind: `KIND.py` beside this one, or `KIND/service.py`."""
+    module = f"{__package__}.{kind}"
+    found = find_spec(module)
+    is_folder = found is not None and found.submodule_search_locations is not None
+    return class_of_file(f"{module}.service" if is_folder else module, ServiceKind)  # type: ignore[type-abstract]
+
+
+def refuse_unsupported(definitions: Sequence[Service], *, engine: bool = False) -> None:
+    """See `ServiceKind.refuse_unsupported`, for all services of a spec."""
+    for definition in definitions:
+        class_of(definition.kind).refuse_unsupported(definition, engine=engine)
+
+
+async def start_services(definitions: Sequence[Service], surroundings: Surroundings) -> list[RunningService]:
+    """Start all services of a spec at once and return them when every one is ready, in the order of the spec.
+
+    Raises UsageError for a definition that can't be started here, and the ServiceError of the first service that
+    fails, after all others were stopped.
+    """
+    import anyio
+
+    refuse_unsupported(definitions, engine=surroundings.containers is not None)
+    services = [build_service(definition, surroundings) for definition in definitions]
+    failures: list[KeystoneError] = []
+
+    async def start(service: RunningService) -> None:
+        try:
+            await service.start()
+        except KeystoneError as error:
+            failures.append(error)
+            group.cancel_scope.cancel()
+        except Exception as error:  # noqa: BLE001 - a defect of a kind must name its service too
+            failures.append(ServiceError(f"service {service.name} can't be started: {type(error).__name__}: {error}"))
+            group.cancel_scope.cancel()
+
+    ready = False
+    try:
+        async with anyio.create_task_group() as group:
+            for service in services:
+                group.start_soon(start, service)
+        ready = not failures
+    finally:
+        if not ready:
+            with anyio.CancelScope(shield=True):
+                await stop_services(services)
+    if failures:
+        raise failures[0]
+    return services
+
+
+async def stop_services(services: Sequence[RunningService]) -> None:
+    """Stop all at once. Never raises."""
+    import anyio
+
+    async with anyio.create_task_group() as group:
+        for service in services:
+            group.start_soon(service.stop)
+
+
+def build_service(definition: Service, surroundings: Surroundings) -> RunningService:
+    """A service that is not started; see `ServiceKind.build`. Raises UsageError."""
+    return class_of(definition.kind).build(definition, surroundings)
+
+
+def one_line(error: BaseException) -> str:
+    """The error on one line. Drivers of MySQL, and the system, put a number in front of the text: it is left out."""
+    text = str(error.args[1]) if len(error.args) > 1 and isinstance(error.args[0], int) else str(error)
+    return " ".join(text.split()) or type(error).__name__
