@@ -19,8 +19,8 @@ from keystone_action.github.event import EventBase, base_of_event
 from keystone_action.github.inputs import Settings
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.reader import variable
-from keystone_action.scoring.baseline import Baseline
-from keystone_action.scoring.results import SpecChanges
+from keystone_action.scoring.differences import SpecChanges
+from keystone_action.scoring.soundness import Baseline
 
 if TYPE_CHECKING:
     from keystone_action.github.baseline import FoundBaseline

@@ -10,7 +10,7 @@ from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
 from keystone_action.runner.options import Progress
 from keystone_action.runner.run import run
-from keystone_action.scoring.aggregate import exit_code
+from keystone_action.scoring.aggregate import exit_code_of
 from keystone_action.scoring.results import RunResult
 from keystone_action.system import environment, signals
 from keystone_action.system.run_lock import keep_lock
@@ -48,4 +48,4 @@ def evaluate(options: GatedOptions, progress: Progress) -> Evaluation:
 
             result = beside_baseline(result, options.baseline)
         write_reports(result, ran.directory)
-        return Evaluation(result, ran.directory, exit_code(result, options.fail_on))
+        return Evaluation(result, ran.directory, exit_code_of(result, options.fail_on))

@@ -13,7 +13,7 @@ from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
 from keystone_action.plan import Cell, Plan, plan, shard_of
 from keystone_action.runner.parts.merge import MergeOptions, merge_shards
-from keystone_action.scoring.aggregate import exit_code
+from keystone_action.scoring.aggregate import exit_code_of
 from keystone_action.system import signals
 
 if TYPE_CHECKING:
@@ -79,4 +79,4 @@ def join(options: MergeOptions) -> Evaluation:
     with signals.holding():
         ran = merge_shards(options)
         write_reports(ran.result, ran.directory)
-    return Evaluation(ran.result, ran.directory, exit_code(ran.result, options.fail_on))
+    return Evaluation(ran.result, ran.directory, exit_code_of(ran.result, options.fail_on))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from keystone_action.gate.base_commit import BaseCommit
     from keystone_action.gate.options import GatedOptions
     from keystone_action.plan import FailedCells
-    from keystone_action.scoring.baseline import Baseline
+    from keystone_action.scoring.soundness import Baseline
 
 
 def options_of(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> GatedOptions:

@@ -262,11 +262,11 @@ def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mappi
     """Say what changed from one run to another: 1 when something that passed fails, else 0."""
     from keystone_action.report.sentences.compared import print_comparison, render_comparison
     from keystone_action.runner.baseline import read_baseline
-    from keystone_action.scoring.compare import compare
+    from keystone_action.scoring.comparison import compare_runs
 
     base = read_baseline(directory / call.base, str(call.base))
     head = read_baseline(directory / call.head, str(call.head))
-    compared = compare(base.run, head.run, source=base.source)
+    compared = compare_runs(base.run, head.run, source=base.source)
     kind = _format(call, environ)
     if kind == "rich":
         print_comparison(compared, head.run, sys.stdout)

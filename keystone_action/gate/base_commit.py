@@ -23,7 +23,7 @@ from keystone_action.files.git.commits import NoCheckout, Remote, Tree, checkout
 from keystone_action.files.temporary import process_directory
 from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_source, steering_paths
 from keystone_action.runner.baseline import FILE
-from keystone_action.scoring.results import SpecChange
+from keystone_action.scoring.differences import SpecChange
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import enclosing_root
 from keystone_action.spec.loading.yaml_loader import parse

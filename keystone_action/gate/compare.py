@@ -32,7 +32,7 @@ from keystone_action.gate.spec_changes import first_sentences, spec_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
 from keystone_action.runner.specs import load_paths, load_specs, pointers_named
-from keystone_action.scoring.results import SpecChange, SpecChanges
+from keystone_action.scoring.differences import SpecChange, SpecChanges
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
 from keystone_action.spec.loading.loader import LoadedSpec

@@ -15,7 +15,7 @@ from keystone_action.files.git.commits import Remote, Tree, TreeEntry, open_tree
 from keystone_action.gate.base_commit import BaseFiles
 from keystone_action.gate.named_files import count_lines
 from keystone_action.gate.workflow_changes import GRAVEST, HARMLESS, Workflow, ranked_differences, read_workflow
-from keystone_action.scoring.results import SpecChange
+from keystone_action.scoring.differences import SpecChange
 from keystone_action.spec.loading.diagnostics import SpecError
 
 FOLDER = ".github/workflows"

@@ -18,7 +18,8 @@ from keystone_action.report.comment.history import Job, is_worse_verdict, letter
 from keystone_action.report.escape import shortened, visible
 from keystone_action.report.sentences.causes import MAX_NAME
 from keystone_action.report.sentences.headline import headline
-from keystone_action.scoring.results import RunResult, Verdict
+from keystone_action.scoring.fields import Verdict
+from keystone_action.scoring.results import RunResult
 
 PENDING = "Keystone is running"
 _STATES: dict[str, StatusState] = {"pass": "success", "flaky": "success", "fail": "failure", "error": "error"}

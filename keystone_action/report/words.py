@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import PROGRAM_EXIT_CODES
-from keystone_action.scoring.composite import show
+from keystone_action.scoring.composite import show_score
 
 if TYPE_CHECKING:
     from keystone_action.scoring.results import AgentResult, InvariantResult, SandboxInfo
@@ -29,7 +29,7 @@ _AT_A_LIMIT = re.compile(r"was stopped at a limit \((?:\w+: )?(.*)\)", re.DOTALL
 def score(value: float | None, *, beside: float | None = None) -> str:
     """A score or composite as the reasons in results have it; a dash when there is none. beside: what it is compared
     with, so that both are told apart."""
-    return "–" if value is None else show(value, beside=beside)
+    return "–" if value is None else show_score(value, beside=beside)
 
 
 def weight(value: float) -> str:

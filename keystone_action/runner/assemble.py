@@ -11,11 +11,12 @@ from keystone_action import __version__
 from keystone_action.files.git import commands as git
 from keystone_action.runner.engine import Facilities
 from keystone_action.runner.script_helpers import script_folders
-from keystone_action.scoring.aggregate import weakest
-from keystone_action.scoring.baseline import no_baseline_notice
-from keystone_action.scoring.decide import decide_run, decide_spec, rule_name, with_certainty
-from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecChanges, SpecResult
-from keystone_action.scoring.shard_run import shard_notice
+from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name, weakest
+from keystone_action.scoring.differences import SpecChanges
+from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult
+from keystone_action.scoring.shards import shard_notice
+from keystone_action.scoring.soundness import no_baseline_notice
+from keystone_action.scoring.statistics import with_certainty
 
 if TYPE_CHECKING:
     from keystone_action.plan import Cell, Plan

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from keystone_action.errors import UsageError
 from keystone_action.files.descent import read_plain
-from keystone_action.scoring.baseline import Baseline, baseline_of
-from keystone_action.scoring.compare import compare
+from keystone_action.scoring.comparison import compare_runs
 from keystone_action.scoring.document import run_from_document
 from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.soundness import Baseline, baseline_of
 from keystone_action.spec.loading.text_files import POINTER, POINTER_ADVICE, is_pointer
 
 FILE = "results.json"
@@ -73,7 +73,7 @@ def beside_baseline(run: RunResult, baseline: Baseline | None) -> RunResult:
     """The run with what changed since the baseline."""
     if baseline is None:
         return run
-    compared = replace(run, baseline=compare(baseline.run, run, source=baseline.source))
+    compared = replace(run, baseline=compare_runs(baseline.run, run, source=baseline.source))
     if baseline.changed is None:
         return compared
     known = baseline.changed if run.spec_changes is None else run.spec_changes

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from keystone_action.plan import FailedCells, Selection
 
 if TYPE_CHECKING:
-    from keystone_action.scoring.baseline import Baseline
     from keystone_action.scoring.results import CellResult
+    from keystone_action.scoring.soundness import Baseline
     from keystone_action.spec.loading.translation import Dialects
     from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway

@@ -14,7 +14,7 @@ from keystone_action.spec.models.services import ServerBase
 if TYPE_CHECKING:
     from keystone_action.plan import Plan
     from keystone_action.runner.options import RunOptions
-    from keystone_action.scoring.results import SpecChanges
+    from keystone_action.scoring.differences import SpecChanges
 
 
 @dataclass(frozen=True, slots=True)

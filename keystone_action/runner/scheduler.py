@@ -15,7 +15,7 @@ import anyio
 from keystone_action.runner.parts.finished_cells import FinishedCells
 from keystone_action.runner.parts.recorded import JournalEntry
 from keystone_action.scoring.aggregate import with_money_of
-from keystone_action.scoring.composite import first_line
+from keystone_action.scoring.composite import opening_line
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _agent_failed(result: CellResult) -> bool:
 
 def _why(result: CellResult) -> str:
     agent = result.agent
-    return first_line(result.reason if result.verdict == "error" or agent is None else agent.note or result.reason)
+    return opening_line(result.reason if result.verdict == "error" or agent is None else agent.note or result.reason)
 
 
 def not_run(cell: Cell, why: str) -> CellResult:

@@ -1,4 +1,4 @@
-"""From cells to groups, specs and the run. Pure.
+"""From cells to groups, specs and the run: the one place for a run, a shard and joined shards. Pure.
 
 Replicas of one scenario with one parameter set are a group; `replica_aggregation` decides each group, and only groups
 can be flaky. A spec's verdict is its worst group's, the run's its worst spec's (contract, sections 3 and 5.1).
@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
-from keystone_action.scoring.composite import TOLERANCE, below, first_line, weighted_mean
-from keystone_action.scoring.results import (
-    CellResult,
-    GroupResult,
-    PassRate,
-    RunResult,
-    SandboxInfo,
-    SpecResult,
-    Verdict,
-)
+from keystone_action.scoring.composite import SCORE_TOLERANCE, below, opening_line, weighted_mean
+from keystone_action.scoring.fields import USAGE_NAMES, Verdict
+from keystone_action.scoring.results import CellResult, GroupResult, PassRate, RunResult, SandboxInfo, SpecResult
 
 Aggregation = Literal["all", "any", "majority", "mean"] | int
 """The rule for replicas; a number k is `{at_least: k}`."""
@@ -31,7 +25,7 @@ Aggregation = Literal["all", "any", "majority", "mean"] | int
 _SEVERITY: dict[Verdict, int] = {"pass": 0, "flaky": 1, "fail": 2, "error": 3}
 
 
-def worst(verdicts: Iterable[Verdict]) -> Verdict:
+def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
     """error > fail > flaky > pass; pass of nothing (the caller refuses empty runs)."""
     return max(verdicts, key=_SEVERITY.__getitem__, default="pass")
 
@@ -83,7 +77,7 @@ def _broken_decide(cells: Sequence[CellResult], threshold: float) -> bool:
     certain to fail, and the mean is not."""
     best = mean(weighted_mean(c.invariants, broken_as=1.0) if c.counted_as_zero else c.composite for c in cells)
     found = mean(cell.composite for cell in cells)
-    return best is not None and found is not None and found < threshold - TOLERANCE <= best
+    return best is not None and found is not None and found < threshold - SCORE_TOLERANCE <= best
 
 
 def _meets_aggregation(
@@ -92,7 +86,7 @@ def _meets_aggregation(
     if isinstance(aggregation, int):
         return passed >= aggregation
     if aggregation == "mean":
-        return composite is not None and composite >= threshold - TOLERANCE
+        return composite is not None and composite >= threshold - SCORE_TOLERANCE
     return {"all": passed == total, "any": passed >= 1, "majority": passed * 2 > total}[aggregation]
 
 
@@ -130,7 +124,7 @@ def count_graded(cells: Iterable[CellResult]) -> list[tuple[int, int]]:
     return [(sum(graded), len(graded)) for graded in found.values()]
 
 
-def count(specs: Sequence[SpecResult]) -> dict[str, int]:
+def count_results(specs: Sequence[SpecResult]) -> dict[str, int]:
     """The `counts` of a run: scenarios, cells by verdict, and checks that were skipped or broke."""
     cells = [cell for spec in specs for cell in spec.cells]
     statuses = Counter(check.status for cell in cells for check in cell.invariants)
@@ -170,7 +164,7 @@ def with_tries_of(result: CellResult, earlier: CellResult) -> CellResult:
     if not (result.attempts and earlier.attempts):
         return result
     tries = "once" if earlier.attempts == 1 else f"{earlier.attempts:,} times"
-    notice = f"run {tries} before it was resumed: {first_line(earlier.reason or earlier.error or earlier.verdict)}"
+    notice = f"run {tries} before it was resumed: {opening_line(earlier.reason or earlier.error or earlier.verdict)}"
     return replace(result, attempts=earlier.attempts + result.attempts, notices=(notice, *result.notices))
 
 
@@ -186,7 +180,7 @@ def _sum(amounts: Sequence[float | None], *, money: bool) -> float | None:
     return math.fsum(known) if money else int(sum(known))
 
 
-def exit_code(run: RunResult, fail_on: str = "threshold") -> int:
+def exit_code_of(run: RunResult, fail_on: str = "threshold") -> int:
     """0 pass or flaky, 1 fail, 3 error, 130 cancelled. `fail_on` of `error` or `never` lets a fail end with 0, `error`
     only one beside which no check broke; `regression` asks the baseline instead of the verdict, where there is one; an
     error is never hidden."""
@@ -216,3 +210,62 @@ def weakest(sandboxes: Collection[SandboxInfo]) -> SandboxInfo:
         limits="watched" if any(sandbox.limits == "watched" for sandbox in chosen) else "enforced",
         not_enforced=tuple(dict.fromkeys(sentence for sandbox in sandboxes for sentence in sandbox.not_enforced)),
     )
+
+
+JUDGE_USAGE_KEYS = (
+    "input_tokens",
+    "output_tokens",
+    "cache_read_tokens",
+    "cache_write_tokens",
+    "cost_usd",
+    "requests",
+    "cached",
+)
+
+
+def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
+    """The spec with these cells, in their order, and all that follows from them. `head` gives the threshold and the
+    rule for replicas. Raises ValueError for an unknown rule."""
+    groups = aggregate_groups(cells, rule_of(head.replica_aggregation), head.pass_threshold)
+    return replace(
+        head,
+        verdict=worst_verdict(group.verdict for group in groups) if groups else "error",
+        composite=mean(cell.composite for cell in cells),
+        pass_rate=pass_rate(cells),
+        cells=tuple(cells),
+        groups=groups,
+    )
+
+
+def decide_run(head: RunResult, specs: Sequence[SpecResult]) -> RunResult:
+    """The run with these specs, and all that follows from them. `head` says whether it was cancelled: then there is
+    no verdict on the agent, and what finished is in the cells."""
+    cells = [cell for spec in specs for cell in spec.cells]
+    return replace(
+        head,
+        specs=tuple(specs),
+        verdict="error" if head.cancelled else worst_verdict(spec.verdict for spec in specs),
+        composite=mean(spec.composite for spec in specs),
+        counts=count_results(specs),
+        usage=add_usage((cell.usage for cell in cells), USAGE_NAMES),
+        judge_usage=add_usage((cell.judge_usage for cell in cells), JUDGE_USAGE_KEYS),
+    )
+
+
+def rule_name(rule: Aggregation) -> str:
+    """The rule for replicas as results have it: `all`, `at least 2`."""
+    return rule if isinstance(rule, str) else f"at least {rule}"
+
+
+_AT_LEAST = re.compile(r"at least ([1-9][0-9]{0,8})")
+
+
+def rule_of(name: str) -> Aggregation:
+    """The inverse of `rule_name`. Raises ValueError."""
+    match name:
+        case "all" | "any" | "majority" | "mean":
+            return name
+    number = _AT_LEAST.fullmatch(name)
+    if number is None:
+        raise ValueError(f"{name[:60]!r} is no rule for replicas")
+    return int(number[1])

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from keystone_action.scoring.results import InvariantResult
+    from keystone_action.scoring.results import InvariantResult, TraceInfo
 
-TOLERANCE = 1e-9
+SCORE_TOLERANCE = 1e-9
 """A score this close below the threshold passes: 0.1 + 0.2 must reach 0.3."""
 
 
@@ -99,7 +99,7 @@ def grade(
     if every_check:
         missed = _missed(marked)
         return Grade("fail" if missed else "pass", mean, missed, marked)
-    if mean >= threshold - TOLERANCE:
+    if mean >= threshold - SCORE_TOLERANCE:
         return Grade("pass", mean, "", marked)
     return Grade("fail", mean, below(mean, threshold), marked)
 
@@ -109,11 +109,11 @@ def _certain_failure(results: Sequence[InvariantResult], threshold: float, *, ev
     if every_check:
         return _missed(results)
     most, least = weighted_mean(results, broken_as=1.0), weighted_mean(results, broken_as=0.0)
-    if most is None or least is None or most >= threshold - TOLERANCE:
+    if most is None or least is None or most >= threshold - SCORE_TOLERANCE:
         return ""
     if not any(result.status == "error" for result in results):
         return below(least, threshold)
-    return f"{below(least, threshold)}, and {show(most, beside=threshold)} is the most it could be"
+    return f"{below(least, threshold)}, and {show_score(most, beside=threshold)} is the most it could be"
 
 
 def _missed(results: Sequence[InvariantResult]) -> str:
@@ -125,43 +125,61 @@ def _missed(results: Sequence[InvariantResult]) -> str:
 def _faults(results: Sequence[InvariantResult]) -> str:
     """What keeps a cell from a pass beside its scores: checks that broke, and skipped gates; empty where nothing
     does."""
-    found = [f"check {r.name} broke: {first_line(r.message)}" for r in results if r.status == "error"]
+    found = [f"check {r.name} broke: {opening_line(r.message)}" for r in results if r.status == "error"]
     for result in results:
         if result.status == "skip" and (result.on_skip or ("error" if result.gate else "ignore")) == "error":
             what = "gate" if result.gate else "check"
-            found.append(f"{what} {result.name} could not be applied: {first_line(result.message)}")
+            found.append(f"{what} {result.name} could not be applied: {opening_line(result.message)}")
     return "; ".join(found)
 
 
 def _gate_sentence(gate: InvariantResult) -> str:
     if not gate.gate:
-        return f"check {gate.name} disqualifies: {first_line(gate.message)}"
+        return f"check {gate.name} disqualifies: {opening_line(gate.message)}"
     if gate.gate == "passed":
         return f"gate {gate.name} did not pass"
-    return f"gate {gate.name} scored {show(gate.score or 0.0)}, and a gate needs 1.00"
+    return f"gate {gate.name} scored {show_score(gate.score or 0.0)}, and a gate needs 1.00"
 
 
-def first_line(text: str) -> str:
+def opening_line(text: str) -> str:
     """The first line of a message, for sentences that must stay on one."""
     return text.strip().partition("\n")[0]
 
 
 def below(composite: float, threshold: float) -> str:
     """The reason why a composite is not enough."""
-    return f"composite {show(composite, beside=threshold)} is below the threshold {show_threshold(threshold)}"
+    return f"composite {show_score(composite, beside=threshold)} is below the threshold {show_threshold(threshold)}"
 
 
 def show_threshold(value: float) -> str:
     """A threshold as its author wrote it, with two digits at least."""
-    return f"{value:.2f}" if abs(round(value, 2) - value) < TOLERANCE else f"{value:.9g}"
+    return f"{value:.2f}" if abs(round(value, 2) - value) < SCORE_TOLERANCE else f"{value:.9g}"
 
 
-def show(score: float, *, beside: float | None = None) -> str:
+def show_score(score: float, *, beside: float | None = None) -> str:
     """A score for people: two digits, and as many more as tell it apart from `beside`, from 0 and from 1, which would
     say that nothing or everything was earned."""
     digits, text = 2, f"{score:.2f}"
     others = [0.0, 1.0] if beside is None else [0.0, 1.0, beside]
-    while digits < 12 and any(abs(float(text) - other) < TOLERANCE < abs(score - other) for other in others):
+    while digits < 12 and any(abs(float(text) - other) < SCORE_TOLERANCE < abs(score - other) for other in others):
         digits += 2
         text = f"{score:.{digits}f}"
     return text
+
+
+UNCOMPARED = "whether this change touched the recording that was replayed is not known"
+_MISFITS = {
+    "stale": "stale",
+    "changed": "of a recording that this change touched",
+    "unused": "of a recording that nothing was asked of",
+}
+
+
+def misfit(trace: TraceInfo) -> str:
+    """Why a replay does not show what models would answer now: a sentence without its end; empty where the recording
+    fitted exactly, or nothing was replayed."""
+    if trace.replayed is None or trace.replayed == "exact":
+        return ""
+    if trace.replayed == "changed" and trace.differs.startswith(UNCOMPARED):
+        return trace.differs
+    return f"the replay was {_MISFITS[trace.replayed]}{f': {trace.differs}' if trace.differs else ''}"

@@ -18,24 +18,24 @@ from pydantic_core import core_schema
 from keystone_action.errors import UsageError
 from keystone_action.scoring.results import SCHEMA_VERSION, CellResult, RunResult, SandboxInfo
 
-Document = dict[str, Any]
+ResultsDocument = dict[str, Any]
 
 
-def run_to_document(run: RunResult) -> Document:
+def run_to_document(run: RunResult) -> ResultsDocument:
     """The document of `results.json`. Raises ValueError when a score, a weight or a time is not a finite number."""
-    document: Document = _to_document(run)
+    document: ResultsDocument = _to_document(run)
     return document
 
 
-def cell_to_document(cell: CellResult) -> Document:
+def cell_to_document(cell: CellResult) -> ResultsDocument:
     """One finished cell, as in `specs[].cells[]` and in a line of the journal. Raises ValueError as run_to_document."""
-    document: Document = _to_document(cell)
+    document: ResultsDocument = _to_document(cell)
     return document
 
 
-def sandbox_to_document(sandbox: SandboxInfo) -> Document:
+def sandbox_to_document(sandbox: SandboxInfo) -> ResultsDocument:
     """What isolated an agent, as in `sandbox` and in a line of the journal."""
-    document: Document = _to_document(sandbox)
+    document: ResultsDocument = _to_document(sandbox)
     return document
 
 
@@ -87,6 +87,15 @@ class _Schema(GenerateJsonSchema):
 
     def field_title_should_be_set(self, _: Any) -> bool:
         return False
+
+    def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
+        """What is said under each field is its description."""
+        from keystone_action.spec.reference.docstrings import attribute_docstrings, paragraphs
+
+        made = super().dataclass_schema(schema)
+        for name, text in attribute_docstrings(schema["cls"]).items():
+            made["properties"][name]["description"] = paragraphs(text)
+        return made
 
     def default_schema(self, schema: core_schema.WithDefaultSchema) -> JsonSchemaValue:
         return self.generate_inner(schema["schema"])

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PlainSerializer
 
-COUNTS = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks", "broken_checks")
-USAGE = (
+Verdict = Literal["pass", "fail", "flaky", "error"]
+COUNT_NAMES = ("scenarios", "cells", "passed", "failed", "errors", "skipped_checks", "broken_checks")
+USAGE_NAMES = (
     "input_tokens",
     "output_tokens",
     "cache_read_tokens",
@@ -22,7 +23,7 @@ USAGE = (
     "requests",
     "spent_usd",
 )
-JUDGE_USAGE = ("cost_usd",)
+JUDGE_USAGE_NAMES = ("cost_usd",)
 _MAX_DEPTH = 64
 _MAX_INTEGER_BITS = 4096  # above some 14,000 bits Python itself refuses to read an integer back
 
@@ -51,12 +52,12 @@ def json_value(value: Any, depth: int = _MAX_DEPTH) -> Any:
 
 def nothing_used() -> dict[str, float | None]:
     """`usage` of a cell whose agent never ran, and of a run without cells."""
-    return _zeros(USAGE)
+    return _zeros(USAGE_NAMES)
 
 
 def nothing_judged() -> dict[str, float | None]:
     """`judge_usage` of a run without cells."""
-    return _zeros(JUDGE_USAGE)
+    return _zeros(JUDGE_USAGE_NAMES)
 
 
 def _zeros(names: Iterable[str]) -> dict[str, Any]:
@@ -93,13 +94,13 @@ def _with_text_keys(found: Mapping[str, Any]) -> dict[str, Any]:
     return {utf8(key): value for key, value in found.items()}
 
 
-Text = Annotated[str, PlainSerializer(utf8, return_type=str)]
-Texts = tuple[Text, ...]
-Values = Annotated[dict[str, Any], PlainSerializer(json_value)]
-Count = Annotated[int, Field(json_schema_extra={"minimum": 0})]
+ResultText = Annotated[str, PlainSerializer(utf8, return_type=str)]
+ResultTexts = tuple[ResultText, ...]
+ResultValues = Annotated[dict[str, Any], PlainSerializer(json_value)]
+ResultCount = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 Seconds = Annotated[float, Field(json_schema_extra={"minimum": 0}), PlainSerializer(finite, return_type=float)]
 Weight = Seconds
-Expected = Seconds
+ExpectedCount = Seconds
 Score = Annotated[
     float, Field(json_schema_extra={"minimum": 0, "maximum": 1}), PlainSerializer(finite, return_type=float)
 ]
@@ -107,13 +108,17 @@ Lines = Annotated[dict[str, Annotated[int, Field(json_schema_extra={"minimum": 1
 Digests = Annotated[dict[str, str], PlainSerializer(_with_text_keys)]
 Amounts = Annotated[dict[str, float | None], PlainSerializer(_amounts())]
 Counts = Annotated[
-    dict[str, Count], PlainSerializer(_amounts(*COUNTS)), Field(json_schema_extra={"required": [*COUNTS]})
+    dict[str, ResultCount],
+    PlainSerializer(_amounts(*COUNT_NAMES)),
+    Field(json_schema_extra={"required": [*COUNT_NAMES]}),
 ]
-Usage = Annotated[
-    dict[str, float | None], PlainSerializer(_amounts(*USAGE)), Field(json_schema_extra={"required": [*USAGE]})
-]
-JudgeUsage = Annotated[
+UsageAmounts = Annotated[
     dict[str, float | None],
-    PlainSerializer(_amounts(*JUDGE_USAGE)),
-    Field(json_schema_extra={"required": [*JUDGE_USAGE]}),
+    PlainSerializer(_amounts(*USAGE_NAMES)),
+    Field(json_schema_extra={"required": [*USAGE_NAMES]}),
+]
+JudgeUsageAmounts = Annotated[
+    dict[str, float | None],
+    PlainSerializer(_amounts(*JUDGE_USAGE_NAMES)),
+    Field(json_schema_extra={"required": [*JUDGE_USAGE_NAMES]}),
 ]

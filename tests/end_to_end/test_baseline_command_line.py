@@ -15,7 +15,7 @@ from support.command_line import Called, keystone
 
 from keystone_action.errors import UsageError
 from keystone_action.runner.baseline import beside_baseline, read_baseline
-from keystone_action.scoring.aggregate import exit_code
+from keystone_action.scoring.aggregate import exit_code_of
 
 SPEC = """
 version: 1
@@ -113,7 +113,7 @@ def test_fail_on_regression(
 ) -> None:
     """5.4: "once a baseline exists, only checks and cells that were better there fail"; never the verdict."""
     found = beside_baseline(read_baseline(results_of(after)).run, read_baseline(results_of(before)))
-    assert (exit_code(found, fail_on), found.verdict) == (code, verdict)
+    assert (exit_code_of(found, fail_on), found.verdict) == (code, verdict)
 
 
 def test_a_run_that_passes_and_got_worse_exits_with_1(base: Path) -> None:

@@ -13,7 +13,7 @@ from support.command_line import ROOT, Called, keystone
 
 from keystone_action.report.sentences.facts import certainty
 from keystone_action.scoring.document import run_from_document
-from keystone_action.scoring.replicas import detection, smallest_drop
+from keystone_action.scoring.statistics import detection, smallest_drop
 
 PAGE = (ROOT / "docs" / "statistics.md").read_text("utf-8")
 (SPEC,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)

@@ -10,7 +10,7 @@ from support.command_line import keystone, run_spec
 from support.images import PYTHON
 from support.traces import CLAUDE, CODEX, SAMPLES, event
 
-from keystone_action.scoring.fields import USAGE
+from keystone_action.scoring.fields import USAGE_NAMES
 
 CHECKS = """
 invariants:
@@ -67,7 +67,7 @@ def run_cases(tmp_path, cases):
 def used(read, written, calls, cost_usd=None):
     """`usage` of a cell whose agent tells these figures itself: no cache and no requests, and what it says is paid."""
     told = {"input_tokens": read, "output_tokens": written, "cost_usd": cost_usd, "tool_calls": calls}
-    return dict.fromkeys(USAGE) | told | {"spent_usd": cost_usd}
+    return dict.fromkeys(USAGE_NAMES) | told | {"spent_usd": cost_usd}
 
 
 def copy_of(called):
@@ -202,7 +202,7 @@ def test_the_result_of_an_agent_is_a_trace(tmp_path):
     statuses = {name: case.checks["edits"]["status"] for name, case in found.items()}
     assert statuses == {"whole": "pass", "negative": "fail", "nameless": "fail", "without": "skip"}
     assert found["whole"].cell["usage"] == used(7, None, 2)
-    assert found["without"].cell["usage"] == dict.fromkeys(USAGE)
+    assert found["without"].cell["usage"] == dict.fromkeys(USAGE_NAMES)
     sources = {name: case.cell["trace"]["source"] for name, case in found.items()}
     assert sources == {"whole": "agent", "negative": "none", "nameless": "none", "without": "none"}
     assert found["whole"].copy[0]["payload"]["source"] == "agent_result"

@@ -14,7 +14,8 @@ from support.github_client import probe
 from keystone_action.github.event import Event, read_event
 from keystone_action.github.status import CommitStatus, description_of, status_sha
 from keystone_action.report.escape import visible
-from keystone_action.scoring.results import RunResult, SpecResult, Verdict
+from keystone_action.scoring.fields import Verdict
+from keystone_action.scoring.results import RunResult, SpecResult
 
 EVENTS = Path(__file__).parents[1] / "data" / "events"
 HEAD, MERGE = "2" * 40, "3" * 40

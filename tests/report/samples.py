@@ -28,7 +28,7 @@ from keystone_action.scoring.results import (
     RunResult,
     SandboxInfo,
 )
-from keystone_action.scoring.shard_run import shard_notice
+from keystone_action.scoring.shards import shard_notice
 
 
 def passing() -> RunResult:

@@ -22,7 +22,7 @@ from keystone_action.report.addresses import check_page
 from keystone_action.report.author_summary import VARIABLES, TemplateProblem, check_template, render_author_summary
 from keystone_action.report.summary import render_summary, summary_variables
 from keystone_action.report.templating import author_markdown_environment
-from keystone_action.scoring.results import SpecChange, SpecChanges
+from keystone_action.scoring.differences import SpecChange, SpecChanges
 
 DOCS = Path(__file__).parent.parent.parent / "docs" / "templates.md"
 EXTENDS = '{% extends "summary.md.j2" %}\n'

@@ -36,7 +36,8 @@ from keystone_action.report.comment.render import (
     render_superseded,
 )
 from keystone_action.report.ladder import COMMENT_LIMIT
-from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo, Verdict
+from keystone_action.scoring.fields import Verdict
+from keystone_action.scoring.results import AgentResult, RunResult, SandboxInfo
 
 GOLDEN = Path(__file__).parent / "golden"
 KEY = "octo/agents/.github/workflows/evaluate.yml@refs/pull/17/merge-__self-0"

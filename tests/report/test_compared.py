@@ -24,9 +24,10 @@ from keystone_action.report.sentences.compared import (
 )
 from keystone_action.report.summary import render_summary
 from keystone_action.report.write import render, render_results
-from keystone_action.scoring.compare import compare
+from keystone_action.scoring.comparison import compare_runs
+from keystone_action.scoring.differences import BaselineComparison, Difference, SpecChange, SpecChanges
 from keystone_action.scoring.document import run_from_document, run_to_document
-from keystone_action.scoring.results import BaselineComparison, Difference, RunResult, SpecChange, SpecChanges
+from keystone_action.scoring.results import RunResult
 
 BASE = "3f9c2ab1d0e84b7a96f5c1b2a3d4e5f60718293a"
 
@@ -197,7 +198,7 @@ def replicas(passed: int, total: int, **more: Any) -> RunResult:
 
 
 def told_of(before: RunResult, after: RunResult) -> list[str]:
-    return list(baseline_lines(compare(before, after, source="x"), after))
+    return list(baseline_lines(compare_runs(before, after, source="x"), after))
 
 
 def test_which_rule_counted_is_said() -> None:
@@ -230,7 +231,7 @@ def test_a_drop_that_no_group_shows_by_itself_is_said() -> None:
         cells = [cell("alpha", f"s{n}", k, "pass" if k < passed else "fail") for n in range(12) for k in range(5)]
         return whole([spec("alpha", cells, rule="any")])
 
-    compared = compare(of(5), of(4), source="x")
+    compared = compare_runs(of(5), of(4), source="x")
     assert compared.regressions == 0
     said = (
         "alpha as a whole passes less often than chance explains (60/60 → 48/60), though no group or check of it does"
@@ -268,14 +269,14 @@ def test_other_rules_than_there_are_said() -> None:
 def test_what_may_have_another_name_is_named() -> None:
     before = whole([spec("alpha", [cell("alpha", "old", 0), cell("alpha", "kept", 0)])])
     after = whole([spec("alpha", [cell("alpha", "new", n, "fail", score=0.0) for n in (0, 1)])])
-    told = list(baseline_lines(compare(before, after, source="x"), after))
+    told = list(baseline_lines(compare_runs(before, after, source="x"), after))
     assert (
         "What is new and fails (alpha › new › holds) may be what passed there under another name, and is gone:"
         " 2 count as broken."
     ) in told
     cells = [cell("alpha", f"{n} {HOSTILE}", 0, "fail", score=0.0) for n in range(12)]
     many = replace(after, specs=(spec("alpha", cells),))
-    text = render_summary(replace(many, baseline=compare(before, many, source="x")))
+    text = render_summary(replace(many, baseline=compare_runs(before, many, source="x")))
     assert "and 2 more) may be what passed" in text
     assert not {token.type for token in tokens(text)} & {"image"}
     assert {token.attrs["href"] for token in tokens(text) if token.type == "link_open"} <= OUR_PAGES

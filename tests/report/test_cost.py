@@ -17,10 +17,11 @@ from keystone_action.report.console import print_table, print_verdict
 from keystone_action.report.sentences.compared import render_comparison
 from keystone_action.report.sentences.facts import cost_facts, money, short_count
 from keystone_action.report.write import render
-from keystone_action.scoring.fields import USAGE, nothing_used
-from keystone_action.scoring.results import BaselineComparison, CellResult, RunResult, SpecResult, TraceInfo
+from keystone_action.scoring.differences import BaselineComparison
+from keystone_action.scoring.fields import USAGE_NAMES, nothing_used
+from keystone_action.scoring.results import CellResult, RunResult, SpecResult, TraceInfo
 
-SEEN = dict(zip(USAGE, (10_000, 1_200, 1_000, 100, 0.42, 14, 9, 0.42), strict=True))
+SEEN = dict(zip(USAGE_NAMES, (10_000, 1_200, 1_000, 100, 0.42, 14, 9, 0.42), strict=True))
 JUDGED = {"input_tokens": 3000, "output_tokens": 100, "cost_usd": 0.0021, "requests": 4}
 
 AGENT_BESIDE = (
@@ -70,7 +71,7 @@ def test_agents_and_judges():
 
 def test_nothing_is_said_of_nothing():
     assert facts(nothing_used()) == []
-    assert facts(dict.fromkeys(USAGE)) == [], "nobody saw that it asked a model"
+    assert facts(dict.fromkeys(USAGE_NAMES)) == [], "nobody saw that it asked a model"
     assert facts({}, {"cost_usd": 0.0, "cached": 3}) == []
 
 
@@ -97,7 +98,7 @@ def test_a_part_is_not_shown_beside_a_whole(part):
 
 
 def test_what_the_baseline_does_not_know_is_left_out():
-    assert "baseline" not in facts(baseline=compared(dict.fromkeys(USAGE)))[0]
+    assert "baseline" not in facts(baseline=compared(dict.fromkeys(USAGE_NAMES)))[0]
     assert "baseline" not in facts(baseline=compared(nothing_used()))[0], "an older version knew of less"
 
 

@@ -19,7 +19,7 @@ from keystone_action.scoring.document import (
     run_from_document,
     run_to_document,
 )
-from keystone_action.scoring.fields import COUNTS, USAGE, json_value
+from keystone_action.scoring.fields import COUNT_NAMES, USAGE_NAMES, json_value
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
@@ -101,7 +101,7 @@ cells = st.builds(
         tuple
     ),
     reason=text,
-    usage=partly_known(*USAGE),
+    usage=partly_known(*USAGE_NAMES),
     judge_usage=amounts,
     unpriced=texts,
     judge_unpriced=texts,
@@ -153,8 +153,8 @@ runs = st.builds(
     duration_s=seconds,
     specs=st.lists(specs, max_size=2).map(tuple),
     sandbox=sandboxes,
-    counts=complete(*COUNTS),
-    usage=partly_known(*USAGE),
+    counts=complete(*COUNT_NAMES),
+    usage=partly_known(*USAGE_NAMES),
     judge_usage=partly_known("cost_usd"),
     notices=texts,
     substituted=texts,
@@ -233,7 +233,7 @@ def test_keys_are_those_of_the_contract_in_its_order() -> None:
     before_specs = ["schema_version", "keystone_version", "git_sha", "run_id", "verdict", "composite", "started_at"]
     expected = [*before_specs, "duration_s", "counts", "usage", "sandbox", "judge_usage", "specs"]
     assert list(document)[: len(expected)] == expected
-    assert list(document["counts"]) == list(COUNTS)
+    assert list(document["counts"]) == list(COUNT_NAMES)
     usage = (
         '{"input_tokens": 7, "output_tokens": 0, "cache_read_tokens": 0, "cache_write_tokens": 0, "cost_usd": 1, '
         '"tool_calls": 0, "requests": null, "spent_usd": 0.0}'
@@ -244,7 +244,7 @@ def test_keys_are_those_of_the_contract_in_its_order() -> None:
     cell = cell_to_document(replace(CELL, agent=AgentResult(0, False, 0.1, "done")))
     assert list(cell)[: len(expected)] == expected
     assert cell["trace"] == {"source": "none", "replayed": None, "recorded_at": None, "differs": ""}
-    assert list(cell["usage"]) == list(USAGE)
+    assert list(cell["usage"]) == list(USAGE_NAMES)
     assert list(cell["agent"])[:4] == ["exit_code", "timed_out", "stopped", "duration_s"]
 
 

@@ -12,7 +12,7 @@ import yaml
 from keystone_action.cli.arguments import build_parser
 from keystone_action.report import words
 from keystone_action.scoring.results import PlanInfo
-from keystone_action.scoring.shard_run import shard_notice
+from keystone_action.scoring.shards import shard_notice
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "keystone_action"

@@ -21,8 +21,7 @@ from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.recorded import identity_line
 from keystone_action.runner.parts.shard_folders import read_shard
 from keystone_action.scoring.document import run_to_document, sandbox_to_document
-from keystone_action.scoring.merge import merge
-from keystone_action.scoring.shard_run import ShardRun
+from keystone_action.scoring.shards import ShardRun, merge
 
 PARTS = shards_of(
     whole(

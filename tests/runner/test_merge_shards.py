@@ -21,9 +21,9 @@ from keystone_action.runner.parts import journal, recorded, shard_folders
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.merge import MergeOptions, merge_shards
 from keystone_action.runner.parts.recorded import JournalEntry
-from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult, TraceInfo
+from keystone_action.scoring.soundness import baseline_of
 
 RUN = whole([spec("alpha", [cell("alpha", name, 0) for name in ("one", "two", "six", "ten", "low")])])
 

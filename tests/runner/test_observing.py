@@ -17,7 +17,7 @@ from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.runner.cell import observing
 from keystone_action.runner.cell.grading import trace_source, usage
 from keystone_action.runner.cell.observing import notices, observe
-from keystone_action.scoring.fields import USAGE
+from keystone_action.scoring.fields import USAGE_NAMES
 from keystone_action.spec.models.agents import CommandAgent, PythonAgent
 
 TRANSCRIPT = (SAMPLES / f"{CLAUDE}.jsonl").read_text("utf-8")
@@ -168,8 +168,8 @@ def test_a_result_that_was_asked_for_and_is_none(workspace):
 
 
 def test_the_usage_of_a_cell():
-    unknown = dict.fromkeys(USAGE)
-    assert usage(None, ran=False) == dict.fromkeys(USAGE, 0)
+    unknown = dict.fromkeys(USAGE_NAMES)
+    assert usage(None, ran=False) == dict.fromkeys(USAGE_NAMES, 0)
     assert usage(None, ran=True) == unknown
     seen = Trace(source="codex", tool_calls=(), usage=Usage(input_tokens=50, cost_usd=0.25))
     found = {"input_tokens": 50, "cost_usd": 0.25, "tool_calls": 0, "spent_usd": 0.25}
@@ -180,7 +180,7 @@ def test_the_usage_of_a_cell():
 def test_the_usage_of_a_cell_behind_the_gateway():
     seen = Trace(source="gateway", tool_calls=(), usage=Usage(50, 7, 0.25, 1000, 30, 4))
     found = usage(seen, ran=True)
-    assert found == dict(zip(USAGE, (50, 7, 1000, 30, 0.25, 0, 4, 0.25), strict=True))
+    assert found == dict(zip(USAGE_NAMES, (50, 7, 1000, 30, 0.25, 0, 4, 0.25), strict=True))
     assert usage(seen, ran=True, spent_usd=0.0) == found | {"spent_usd": 0.0}
     without_price = replace(seen, usage=replace(seen.usage, cost_usd=None))
     assert usage(without_price, ran=True) == found | {"cost_usd": None, "spent_usd": None}

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from keystone_action.scoring import intervals, replicas
+from keystone_action.scoring import statistics as intervals
+from keystone_action.scoring import statistics as replicas
 from keystone_action.scoring.aggregate import wilson
-from keystone_action.scoring.intervals import Unit
-from keystone_action.scoring.statistics import Stratum, difference_p_value, worse_p_value
+from keystone_action.scoring.statistics import Stratum, Unit, difference_p_value, worse_p_value
 
 TABLES = st.builds(
     lambda total, other, passed, also: Stratum(passed % (total + 1), total, also % (other + 1), other),

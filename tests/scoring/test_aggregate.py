@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.scoring import aggregate
-from keystone_action.scoring.fields import USAGE, nothing_used
+from keystone_action.scoring.fields import USAGE_NAMES, nothing_used
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
 
 
@@ -106,13 +106,13 @@ def test_groups_are_scenario_times_parameters():
 
 def test_disagreeing_scenarios_are_not_flaky():
     groups = aggregate.aggregate_groups([cell(), cell("fail", scenario="t")], "any", 0.5)
-    assert aggregate.worst(group.verdict for group in groups) == "fail"
+    assert aggregate.worst_verdict(group.verdict for group in groups) == "fail"
 
 
 def test_worst_verdict():
-    assert aggregate.worst(["pass", "flaky"]) == "flaky"
-    assert aggregate.worst(["flaky", "fail"]) == "fail"
-    assert aggregate.worst(["fail", "error", "pass"]) == "error"
+    assert aggregate.worst_verdict(["pass", "flaky"]) == "flaky"
+    assert aggregate.worst_verdict(["flaky", "fail"]) == "fail"
+    assert aggregate.worst_verdict(["fail", "error", "pass"]) == "error"
 
 
 def test_mean_leaves_out_cells_in_error():
@@ -157,12 +157,12 @@ def test_counts_are_of_cells():
         pass_rate=None,
         cells=tuple(replicas("pass", "fail", "error")),
     )
-    counted = aggregate.count([spec])
+    counted = aggregate.count_results([spec])
     cells = {"scenarios": 1, "cells": 3, "passed": 1, "failed": 1, "errors": 1}
     assert counted == {**cells, "skipped_checks": 0, "broken_checks": 0}
     checks = (broken_check(), replace(broken_check(), name="j", status="skip"), broken_check(weight=0.0))
     some = replace(spec, cells=(replace(cell("fail"), invariants=checks), replace(cell("error"), invariants=checks)))
-    assert aggregate.count([some]) | cells == {**cells, "skipped_checks": 2, "broken_checks": 4}
+    assert aggregate.count_results([some]) | cells == {**cells, "skipped_checks": 2, "broken_checks": 4}
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_counts_are_of_cells():
     ],
 )
 def test_exit_codes(verdict, fail_on, code):
-    assert aggregate.exit_code(run_of(verdict=verdict), fail_on) == code
+    assert aggregate.exit_code_of(run_of(verdict=verdict), fail_on) == code
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_exit_codes(verdict, fail_on, code):
 def test_what_broke_beside_a_failure_is_an_error_for_fail_on(fail_on, broken, code):
     failed = replace(cell("fail"), invariants=(scored(0.0), broken_check())[: 1 + broken])
     spec = SpecResult("x", "x.yaml", "0", "spec", "fail", 0.0, 1.0, None, (failed,))
-    assert aggregate.exit_code(run_of(spec), fail_on) == code
+    assert aggregate.exit_code_of(run_of(spec), fail_on) == code
 
 
 @pytest.mark.parametrize(("threshold", "verdict"), [(0.9, "fail"), (0.7, "error"), (0.5, "flaky")])
@@ -203,30 +203,30 @@ def test_a_mean_that_what_broke_could_lift_is_an_error(threshold, verdict):
 
 def test_cancelled_is_130_whatever_the_verdict():
     run = replace(run_of(verdict="pass"), cancelled=True)
-    assert aggregate.exit_code(run, "never") == 130
+    assert aggregate.exit_code_of(run, "never") == 130
 
 
-AMOUNTS = st.fixed_dictionaries({name: st.none() | st.integers(0, 10**9) for name in USAGE})
+AMOUNTS = st.fixed_dictionaries({name: st.none() | st.integers(0, 10**9) for name in USAGE_NAMES})
 
 
 @given(st.lists(AMOUNTS, max_size=6), st.integers(0, 6), st.randoms(use_true_random=False))
 def test_usage_is_summed_and_money_that_is_unknown_of_one_is_unknown_of_all(usages, cut, random):
-    total = aggregate.add_usage(usages, USAGE)
-    assert list(total) == list(USAGE)
+    total = aggregate.add_usage(usages, USAGE_NAMES)
+    assert list(total) == list(USAGE_NAMES)
     for name, amount in total.items():
         known = [usage[name] for usage in usages if usage[name] is not None]
         enough = len(known) == len(usages) or (known and not name.endswith("_usd"))
         assert amount == (sum(known) if enough else None)
-    parts = [aggregate.add_usage(part, USAGE) for part in (usages[:cut], usages[cut:]) if part or not usages]
-    assert aggregate.add_usage(parts, USAGE) == total
+    parts = [aggregate.add_usage(part, USAGE_NAMES) for part in (usages[:cut], usages[cut:]) if part or not usages]
+    assert aggregate.add_usage(parts, USAGE_NAMES) == total
     random.shuffle(usages)
-    assert aggregate.add_usage(usages, USAGE) == total
+    assert aggregate.add_usage(usages, USAGE_NAMES) == total
 
 
 def test_a_cell_that_never_ran_used_nothing():
-    assert aggregate.add_usage([{}, {"cost_usd": 0.1}, {"cost_usd": 0.2, "requests": 3}], USAGE) == {
+    assert aggregate.add_usage([{}, {"cost_usd": 0.1}, {"cost_usd": 0.2, "requests": 3}], USAGE_NAMES) == {
         **nothing_used(),
         "cost_usd": pytest.approx(0.3),
         "requests": 3,
     }
-    assert aggregate.add_usage([nothing_used(), {"cost_usd": None}], USAGE)["cost_usd"] is None
+    assert aggregate.add_usage([nothing_used(), {"cost_usd": None}], USAGE_NAMES)["cost_usd"] is None

@@ -12,22 +12,30 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.shard_runs import cell, spec, whole
 
-from keystone_action.scoring.decide import decide_spec, with_certainty
+from keystone_action.scoring.aggregate import decide_spec
 from keystone_action.scoring.document import run_from_document, run_to_document
-from keystone_action.scoring.intervals import FEWEST, MOST_DRAWN, Unit, composite_interval, mean_interval
-from keystone_action.scoring.replicas import (
+from keystone_action.scoring.results import CellResult, SpecResult
+from keystone_action.scoring.statistics import (
+    FEWEST,
+    MOST_DRAWN,
     MOST_TRIES,
     POWER,
+    SIGNIFICANT,
+    Stratum,
+    Unit,
+    composite_interval,
     detection,
     drop_with_power,
+    false_alarm_rate,
+    mean_interval,
     most_that_shows,
     pass_at,
     pass_hat,
     reliability,
     smallest_drop,
+    with_certainty,
+    worse_p_value,
 )
-from keystone_action.scoring.results import CellResult, SpecResult
-from keystone_action.scoring.statistics import SIGNIFICANT, Stratum, false_alarm_rate, worse_p_value
 
 UNITS = st.lists(
     st.builds(lambda share, cells: Unit(share * cells, cells), st.floats(0, 1), st.integers(1, 5)),
@@ -198,7 +206,7 @@ def test_the_one_sided_test(before: tuple[int, int], after: tuple[int, int]) -> 
 
 @pytest.mark.parametrize("wrong", [Stratum(2, 1, 0, 1), Stratum(-1, 1, 0, 1), Stratum(0, 1, 2, 1)])
 def test_counts_that_are_none(wrong: Stratum) -> None:
-    with pytest.raises(ValueError, match="no count of passes"):
+    with pytest.raises(ValueError, match="not a count of passes"):
         worse_p_value(wrong)
 
 

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from support.shard_runs import cell, runs, spec, whole
 
-from keystone_action.scoring.aggregate import exit_code
-from keystone_action.scoring.compare import change_of, compare
-from keystone_action.scoring.results import BaselineComparison, Difference, InvariantResult, Outcome, RunResult
+from keystone_action.scoring.aggregate import exit_code_of
+from keystone_action.scoring.comparison import change_of, compare_runs
+from keystone_action.scoring.differences import BaselineComparison, ComparedOutcome, Difference
+from keystone_action.scoring.results import InvariantResult, RunResult
 
 OPPOSITE = {"fixed": "broken", "flaky": "steadied", "new": "gone"} | {
     "broken": "fixed",
@@ -21,7 +22,7 @@ OPPOSITE = {"fixed": "broken", "flaky": "steadied", "new": "gone"} | {
     "same": "same",
     "ungraded": "ungraded",
 }
-OUTCOMES = [None, *get_args(Outcome)]
+OUTCOMES = [None, *get_args(ComparedOutcome)]
 
 
 def differences(compared: BaselineComparison) -> list[Difference]:
@@ -34,8 +35,8 @@ def identity(one: Difference) -> tuple[Any, ...]:
 
 @given(runs(), runs())
 def test_exchanging_the_runs_exchanges_what_is_said(base: RunResult, head: RunResult) -> None:
-    there = {identity(one): one for one in differences(compare(base, head, source="x"))}
-    back = {identity(one): one for one in differences(compare(head, base, source="x"))}
+    there = {identity(one): one for one in differences(compare_runs(base, head, source="x"))}
+    back = {identity(one): one for one in differences(compare_runs(head, base, source="x"))}
     assert there.keys() == back.keys()
     for key, one in there.items():
         other = back[key]
@@ -47,7 +48,7 @@ def test_exchanging_the_runs_exchanges_what_is_said(base: RunResult, head: RunRe
 
 @given(runs())
 def test_a_run_beside_itself_has_not_changed(run: RunResult) -> None:
-    compared = compare(run, run, source="x")
+    compared = compare_runs(run, run, source="x")
     assert {one.change for one in compared.specs} == {"same"}
     assert (compared.groups, compared.invariants, compared.changed_specs, compared.regressions) == ((), (), (), 0)
     assert [one.spec for one in compared.specs] == [one.id for one in run.specs]
@@ -56,7 +57,7 @@ def test_a_run_beside_itself_has_not_changed(run: RunResult) -> None:
 
 @given(runs(), runs())
 def test_regressions_are_what_is_broken_and_not_by_chance(base: RunResult, head: RunResult) -> None:
-    compared = compare(base, head, source="x")
+    compared = compare_runs(base, head, source="x")
     found = (*compared.groups, *compared.invariants)
     worse = [one for one in found if one.regression is not None]
     assert compared.regressions >= len(worse)
@@ -69,13 +70,13 @@ def test_regressions_are_what_is_broken_and_not_by_chance(base: RunResult, head:
         assert one.regression == (("flip" if flipped else None) if few else "test" if one.p_worse < 0.05 else None)
         assert one.change != "broken" or flipped or one.regression == "test"
     decides = replace(head, baseline=compared, verdict="pass")
-    assert exit_code(decides, "regression") == (1 if compared.regressions else 0)
-    assert exit_code(decides) == 0
+    assert exit_code_of(decides, "regression") == (1 if compared.regressions else 0)
+    assert exit_code_of(decides) == 0
 
 
 @given(runs(), runs())
 def test_a_part_of_the_cells_has_nothing_gone(base: RunResult, head: RunResult) -> None:
-    compared = compare(base, chosen(head, "tag smoke"), source="x")
+    compared = compare_runs(base, chosen(head, "tag smoke"), source="x")
     assert (compared.partial, compared.partial_baseline) == (True, False)
     assert all(one.change != "gone" or one.invariant is not None for one in differences(compared))
     assert {one.spec for one in compared.specs} == {one.id for one in head.specs}
@@ -100,10 +101,10 @@ def test_only_what_was_to_be_there_can_be_gone(base: tuple[str, ...], head: tupl
     """A workflow that always runs one tag has all of it on both sides; another choice says nothing about the rest."""
     both = whole([spec("alpha", [cell("alpha", "one", 0), cell("alpha", "two", 0)])])
     fewer = whole([spec("alpha", [cell("alpha", "one", 0)])])
-    compared = compare(chosen(both, *base), chosen(fewer, *head), source="x")
+    compared = compare_runs(chosen(both, *base), chosen(fewer, *head), source="x")
     assert (compared.partial, compared.partial_baseline) == part
     assert [one.change for one in compared.groups] == ([] if part[0] else ["gone"])
-    older = compare(replace(both, plan=None), chosen(fewer, *head), source="x")
+    older = compare_runs(replace(both, plan=None), chosen(fewer, *head), source="x")
     assert older.partial == bool(head)
 
 
@@ -111,13 +112,13 @@ def test_only_what_was_to_be_there_can_be_gone(base: tuple[str, ...], head: tupl
 def test_a_shard_or_a_cancelled_run_is_a_part_on_either_side(part: dict[str, Any]) -> None:
     run = one_spec(["pass"])
     some = chosen(run, **part) if "shard" in part else replace(run, **part)
-    there, here = compare(some, run, source="x"), compare(run, some, source="x")
+    there, here = compare_runs(some, run, source="x"), compare_runs(run, some, source="x")
     assert (there.partial_baseline, there.partial, here.partial_baseline, here.partial) == (True, False, False, True)
 
 
 @pytest.mark.parametrize("before", OUTCOMES)
 @pytest.mark.parametrize("after", OUTCOMES)
-def test_every_step_has_a_name_and_an_opposite(before: Outcome | None, after: Outcome | None) -> None:
+def test_every_step_has_a_name_and_an_opposite(before: ComparedOutcome | None, after: ComparedOutcome | None) -> None:
     assert OPPOSITE[change_of(before, after)] == change_of(after, before)
     assert (change_of(before, after) == "same") == (before == after)
 
@@ -138,7 +139,7 @@ def test_every_step_has_a_name_and_an_opposite(before: Outcome | None, after: Ou
         ("fail", None, "gone"),
     ],
 )
-def test_what_a_step_is_called(before: Outcome | None, after: Outcome | None, change: str) -> None:
+def test_what_a_step_is_called(before: ComparedOutcome | None, after: ComparedOutcome | None, change: str) -> None:
     assert change_of(before, after) == change
 
 
@@ -147,19 +148,21 @@ def one_spec(verdicts: list[str], **more: Any) -> RunResult:
 
 
 def test_replicas_say_whether_it_is_noise() -> None:
-    small = compare(one_spec(["pass"] * 3), one_spec(["pass", "pass", "fail"]), source="x")
+    small = compare_runs(one_spec(["pass"] * 3), one_spec(["pass", "pass", "fail"]), source="x")
     (group,) = small.groups
     assert (group.change, group.passed_before, group.passed_after, group.total_after) == ("broken", 3, 2, 3)
     assert group.p_value == pytest.approx(1.0)
-    large = compare(one_spec(["pass"] * 10), one_spec(["pass"] * 2 + ["fail"] * 8), source="x")
+    large = compare_runs(one_spec(["pass"] * 10), one_spec(["pass"] * 2 + ["fail"] * 8), source="x")
     # Fisher: 2 · C(10,8) of C(20,8)… by the hypergeometric distribution of 12 passes over 10 and 10.
     assert large.groups[0].p_value == pytest.approx(0.000714456, abs=1e-8)
-    (single,) = compare(one_spec(["pass"]), one_spec(["fail"]), source="x").groups
+    (single,) = compare_runs(one_spec(["pass"]), one_spec(["fail"]), source="x").groups
     assert single.p_value is None
 
 
 def test_flaky_invariants_are_told_from_broken_ones() -> None:
-    compared = compare(one_spec(["pass"] * 3, rule="any"), one_spec(["pass", "fail", "pass"], rule="any"), source="x")
+    compared = compare_runs(
+        one_spec(["pass"] * 3, rule="any"), one_spec(["pass", "fail", "pass"], rule="any"), source="x"
+    )
     assert [one.change for one in compared.groups] == ["flaky"]
     (invariant,) = compared.invariants
     assert (invariant.invariant, invariant.change, invariant.before, invariant.after) == (
@@ -176,7 +179,7 @@ def test_joined_by_parameters_and_not_by_place() -> None:
         cells = [cell("alpha", "one", 0, "fail" if name == broken else "pass", model=name) for name in order]
         return whole([spec("alpha", cells)])
 
-    compared = compare(of(["a", "b", "c"], ""), of(["c", "d", "a"], "a"), source="x")
+    compared = compare_runs(of(["a", "b", "c"], ""), of(["c", "d", "a"], "a"), source="x")
     found = {one.params["model"]: one.change for one in compared.groups}
     assert found == {"a": "broken", "d": "new", "b": "gone"}
 
@@ -189,7 +192,7 @@ def test_invariants_by_name() -> None:
         )
         return whole([spec("alpha", [replace(cell("alpha", "one", 0), invariants=checks)])])
 
-    compared = compare(of("kept", "dropped", "worse"), of("worse", "kept", "added", failing="worse"), source="x")
+    compared = compare_runs(of("kept", "dropped", "worse"), of("worse", "kept", "added", failing="worse"), source="x")
     assert {one.invariant: one.change for one in compared.invariants} == {
         "worse": "broken",
         "added": "new",
@@ -206,7 +209,7 @@ def test_specs_that_only_one_side_has_are_said_once_and_other_files_are_named() 
 
     base, head = of("alpha", "beta"), of("beta", "gamma")
     head = replace(head, specs=(replace(head.specs[0], sha256="f" * 64), head.specs[1]))
-    compared = compare(base, head, source="x")
+    compared = compare_runs(base, head, source="x")
     assert Counter((one.spec, one.change) for one in compared.specs) == {
         ("beta", "same"): 1,
         ("gamma", "new"): 1,
@@ -227,10 +230,10 @@ def test_specs_that_only_one_side_has_are_said_once_and_other_files_are_named() 
 )
 def test_without_a_baseline_the_threshold_decides(verdict: Any, cancelled: bool, fail_on: str, code: int) -> None:
     run = replace(one_spec(["pass"]), verdict=verdict, cancelled=cancelled)
-    assert exit_code(run, fail_on) == code
+    assert exit_code_of(run, fail_on) == code
 
 
 def test_what_failed_there_too_is_no_regression() -> None:
-    compared = compare(one_spec(["fail"]), one_spec(["fail"]), source="x")
+    compared = compare_runs(one_spec(["fail"]), one_spec(["fail"]), source="x")
     run = replace(one_spec(["fail"]), baseline=compared)
-    assert (run.verdict, exit_code(run, "regression"), exit_code(run)) == ("fail", 0, 1)
+    assert (run.verdict, exit_code_of(run, "regression"), exit_code_of(run)) == ("fail", 0, 1)

@@ -79,5 +79,5 @@ def test_very_many_cells() -> None:
 
 @pytest.mark.parametrize("wrong", [Stratum(2, 1, 0, 1), Stratum(-1, 1, 0, 1), Stratum(0, 1, 2, 1)])
 def test_counts_that_are_none(wrong: Stratum) -> None:
-    with pytest.raises(ValueError, match="no count of passes"):
+    with pytest.raises(ValueError, match="not a count of passes"):
         difference_p_value([wrong])

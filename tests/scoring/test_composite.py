@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.scoring.composite import grade, show, weighted_mean
+from keystone_action.scoring.composite import grade, show_score, weighted_mean
 from keystone_action.scoring.results import InvariantResult
 
 
@@ -223,13 +223,13 @@ class TestWhatTheSourcesLeaveOpen:
 
 
 def test_scores_are_short_unless_that_hides_the_side_of_a_threshold():
-    assert show(0.85) == "0.85"
-    assert show(1.0) == "1.00"
-    assert show(1 / 1.3) == "0.77"
-    assert (show(0.99999), show(0.00001)) == ("0.999990", "0.000010")
-    assert (show(0.8496, beside=0.85), show(0.8496)) == ("0.8496", "0.85")
-    assert show(0.84999999, beside=0.85) == "0.84999999"
-    assert show(0.85, beside=0.85) == "0.85"
+    assert show_score(0.85) == "0.85"
+    assert show_score(1.0) == "1.00"
+    assert show_score(1 / 1.3) == "0.77"
+    assert (show_score(0.99999), show_score(0.00001)) == ("0.999990", "0.000010")
+    assert (show_score(0.8496, beside=0.85), show_score(0.8496)) == ("0.8496", "0.85")
+    assert show_score(0.84999999, beside=0.85) == "0.84999999"
+    assert show_score(0.85, beside=0.85) == "0.85"
 
 
 scores = st.floats(0, 1)

@@ -14,20 +14,11 @@ from support.shard_runs import cell, named, runs, shards_of, spec, whole
 from keystone_action import __version__
 from keystone_action.errors import HarnessError, KeystoneError, UsageError
 from keystone_action.plan import digest_of
-from keystone_action.scoring.aggregate import exit_code
-from keystone_action.scoring.decide import rule_name, rule_of
+from keystone_action.scoring.aggregate import exit_code_of, rule_name, rule_of
+from keystone_action.scoring.differences import BaselineComparison, SpecChange, SpecChanges
 from keystone_action.scoring.document import run_to_document
-from keystone_action.scoring.merge import merge
-from keystone_action.scoring.results import (
-    BaselineComparison,
-    CellResult,
-    PlanInfo,
-    RunResult,
-    SandboxInfo,
-    SpecChange,
-    SpecChanges,
-)
-from keystone_action.scoring.shard_run import ShardRun
+from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo
+from keystone_action.scoring.shards import ShardRun, merge
 
 
 def join(shards: list[ShardRun]) -> RunResult:
@@ -51,7 +42,7 @@ def test_joined_shards_are_the_run_that_was_split(run: RunResult, count: int, by
     joined = join(shards)
     assert run_to_document(replace(joined, run_id=run.run_id)) == run_to_document(run)
     for fail_on in ("threshold", "error", "never"):
-        assert exit_code(joined, fail_on) == exit_code(run, fail_on)
+        assert exit_code_of(joined, fail_on) == exit_code_of(run, fail_on)
 
 
 @given(runs(), st.integers(2, 9), st.data())

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from scipy.stats import hypergeom
 from support.shard_runs import cell, spec, whole
 
-from keystone_action.scoring.aggregate import exit_code
-from keystone_action.scoring.compare import compare
-from keystone_action.scoring.replicas import detection
-from keystone_action.scoring.results import BaselineComparison, RunResult
+from keystone_action.scoring.aggregate import exit_code_of
+from keystone_action.scoring.comparison import compare_runs
+from keystone_action.scoring.differences import BaselineComparison
+from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.statistics import detection
 
 
 def run_of(
@@ -37,8 +38,8 @@ def replicas(passed: int, total: int, rule: str | int = "all", *, errors: int = 
 
 def judged(base: RunResult, head: RunResult) -> tuple[int, BaselineComparison]:
     """The exit code with `--fail-on regression`, and the comparison."""
-    compared = compare(base, head, source="x")
-    return exit_code(replace(head, baseline=compared), "regression"), compared
+    compared = compare_runs(base, head, source="x")
+    return exit_code_of(replace(head, baseline=compared), "regression"), compared
 
 
 @pytest.mark.parametrize(

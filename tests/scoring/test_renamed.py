@@ -10,16 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.shard_runs import cell, runs, spec, whole
 
-from keystone_action.scoring.compare import compare
-from keystone_action.scoring.decide import decide_spec
-from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, Status
+from keystone_action.scoring.aggregate import decide_spec
+from keystone_action.scoring.comparison import compare_runs
+from keystone_action.scoring.results import CellResult, CheckStatus, InvariantResult, RunResult
 
 
 def one(spec_id: str, scenario: str, checks: str, *, passes: bool | None = None, model: str = "") -> CellResult:
     """A cell with checks written as `a+ b-`: those with a minus fail. It passes when all do, unless it is said."""
     results = []
     for text in checks.split():
-        status: Status = "pass" if text.endswith("+") else "fail"
+        status: CheckStatus = "pass" if text.endswith("+") else "fail"
         results.append(
             InvariantResult(text[:-1], "file_exists", status, float(status == "pass"), 1.0, gate=False, message="m")
         )
@@ -89,15 +89,15 @@ def of(*cells: CellResult, path: str = "") -> RunResult:
 )
 def test_another_name_hides_nothing(before: list[CellResult], after: list[CellResult], regressions: int) -> None:
     there, here = of(*before, path="keystone.yaml"), of(*after, path="keystone.yaml")
-    assert compare(there, here, source="x").regressions == regressions
+    assert compare_runs(there, here, source="x").regressions == regressions
 
 
 def test_a_spec_that_was_perhaps_not_to_run_stands_for_no_other() -> None:
     """A workflow may run only the specs that a change touches, beside a baseline that has all."""
     before = of(one("alpha", "x", "a+"), one("kept", "k", "a+"))
-    assert compare(before, of(one("kept", "k", "a+"), one("beta", "y", "a-")), source="x").regressions == 0
-    assert compare(before, of(one("kept", "k", "a+"), one("kept", "y", "a-")), source="x").regressions == 0
-    assert compare(before, of(one("kept", "k", "a+"), one("beta", "x", "a-")), source="x").regressions == 2
+    assert compare_runs(before, of(one("kept", "k", "a+"), one("beta", "y", "a-")), source="x").regressions == 0
+    assert compare_runs(before, of(one("kept", "k", "a+"), one("kept", "y", "a-")), source="x").regressions == 0
+    assert compare_runs(before, of(one("kept", "k", "a+"), one("beta", "x", "a-")), source="x").regressions == 2
 
 
 def in_files(*found: tuple[str, CellResult]) -> RunResult:
@@ -117,7 +117,7 @@ def test_specs_with_other_ids_are_known_by_their_files(scenario: str, params: st
     same = made("b.yaml", "b2", "x+"), made("a.yaml", "a2", "x-")
     worse = made("b.yaml", "b2", "x-"), made("a.yaml", "a2", "x+")
     for head, regressions in ((same, 0), (same[::-1], 0), (worse, 2), (worse[::-1], 2)):
-        assert compare(before, in_files(*head), source="x").regressions == regressions
+        assert compare_runs(before, in_files(*head), source="x").regressions == regressions
 
 
 @pytest.mark.parametrize(
@@ -127,13 +127,13 @@ def test_an_unrelated_spec_is_no_other_one(old: str, new: str) -> None:
     """5.4: "only checks and cells that were better there fail"."""
     kept = "b.yaml", one("b", "main", "x+")
     before, after = ("a.yaml", one("a", old, "x+")), ("c.yaml", one("c", new, "x-"))
-    assert compare(in_files(kept, before), in_files(kept, after), source="x").regressions == 0
+    assert compare_runs(in_files(kept, before), in_files(kept, after), source="x").regressions == 0
 
 
 def test_a_name_that_several_have_tells_nothing_of_where_they_went() -> None:
     before = in_files(("a.yaml", one("a", "main", "x+")), ("b.yaml", one("b", "main", "x-")))
     after = in_files(("c.yaml", one("c", "main", "x-")), ("d.yaml", one("d", "main", "x+")))
-    assert compare(before, after, source="x").regressions == 0
+    assert compare_runs(before, after, source="x").regressions == 0
 
 
 @given(runs(), runs(), st.sets(st.sampled_from(["alpha", "beta", "gamma"])), st.randoms())
@@ -142,8 +142,8 @@ def test_the_order_of_specs_never_counts(base: RunResult, head: RunResult, other
     specs = [replace(entry, id=f"new-{entry.id}") if entry.id in others else entry for entry in head.specs]
     there = replace(base, specs=tuple(random.sample(base.specs, len(base.specs))))
     here = replace(head, specs=tuple(random.sample(specs, len(specs))))
-    in_order = compare(base, replace(head, specs=tuple(specs)), source="x")
-    assert compare(there, here, source="x").regressions == in_order.regressions
+    in_order = compare_runs(base, replace(head, specs=tuple(specs)), source="x")
+    assert compare_runs(there, here, source="x").regressions == in_order.regressions
 
 
 def renamed(run: RunResult, *, specs: bool, broken: bool) -> RunResult:
@@ -162,16 +162,16 @@ def renamed(run: RunResult, *, specs: bool, broken: bool) -> RunResult:
 
 @given(runs(), st.booleans())
 def test_new_names_alone_change_nothing(run: RunResult, specs: bool) -> None:
-    assert compare(run, renamed(run, specs=specs, broken=False), source="x").regressions == 0
+    assert compare_runs(run, renamed(run, specs=specs, broken=False), source="x").regressions == 0
 
 
 @given(runs(), st.booleans())
 def test_no_new_name_hides_that_all_is_broken(run: RunResult, specs: bool) -> None:
-    compared = compare(run, renamed(run, specs=specs, broken=True), source="x")
+    compared = compare_runs(run, renamed(run, specs=specs, broken=True), source="x")
     passed = [group for entry in run.specs for group in entry.groups if group.verdict in ("pass", "flaky")]
     assert compared.regressions >= len(passed)
 
 
 def test_where_the_baseline_is_a_part_what_is_new_was_perhaps_not_run() -> None:
     before, after = of(one("alpha", "old", "a+")), of(one("alpha", "new", "a-"))
-    assert compare(replace(before, cancelled=True), after, source="x").regressions == 0
+    assert compare_runs(replace(before, cancelled=True), after, source="x").regressions == 0

@@ -8,8 +8,8 @@ import pytest
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.errors import UsageError
-from keystone_action.scoring.baseline import baseline_of
 from keystone_action.scoring.results import CellResult, RunResult
+from keystone_action.scoring.soundness import baseline_of
 
 
 def run_of(one: CellResult) -> RunResult:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from keystone_action import __version__
 from keystone_action.plan import digest_of, shard_of
-from keystone_action.scoring.decide import decide_run, decide_spec, rule_name, with_certainty
+from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import (
     AgentResult,
@@ -20,7 +20,8 @@ from keystone_action.scoring.results import (
     SpecResult,
     TraceInfo,
 )
-from keystone_action.scoring.shard_run import ShardRun, shard_notice
+from keystone_action.scoring.shards import ShardRun, shard_notice
+from keystone_action.scoring.statistics import with_certainty
 
 STARTED = "2026-01-01T00:00:00Z"
 SANDBOX = SandboxInfo("process", ("user", "landlock"), "watched")

@@ -18,7 +18,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from keystone_action.report.sentences.view import invariant_rows
-from keystone_action.scoring.results import RunResult, Status, Verdict
+from keystone_action.scoring.fields import Verdict
+from keystone_action.scoring.results import CheckStatus, RunResult
 
 MAX_JOBS = 64
 """Jobs that are remembered, the worst of them."""
@@ -176,9 +177,9 @@ MAX_CHECKS = 400
 _VERSION = 1
 _SHA = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _DIGEST = re.compile(r"[A-Za-z0-9+/]{12}")
-_LETTERS: Mapping[Status, str] = {"pass": "p", "fail": "f", "skip": "s", "error": "e"}
-_STATUSES: Mapping[str, Status] = {letter: status for status, letter in _LETTERS.items()}
-_BAD: frozenset[Status] = frozenset({"fail", "error"})
+_LETTERS: Mapping[CheckStatus, str] = {"pass": "p", "fail": "f", "skip": "s", "error": "e"}
+_STATUSES: Mapping[str, CheckStatus] = {letter: status for status, letter in _LETTERS.items()}
+_BAD: frozenset[CheckStatus] = frozenset({"fail", "error"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class LastResult:
     verdict: Verdict
     composite: float | None
     sha: str = ""
-    checks: Mapping[str, Status] | None = None
+    checks: Mapping[str, CheckStatus] | None = None
 
     @classmethod
     def of(cls, run: RunResult, sha: str) -> LastResult:
@@ -298,7 +299,7 @@ def changes_since(before: LastResult | None, run: RunResult) -> CheckChanges | N
     return CheckChanges(before, gone=gone, **{what: tuple(names) for what, names in found.items()})
 
 
-def _what_became(was: Status | None, now: Status) -> str:
+def _what_became(was: CheckStatus | None, now: CheckStatus) -> str:
     """Which field of `CheckChanges` a check belongs to; empty where nothing changed."""
     if was is None:
         return "new"
@@ -309,11 +310,11 @@ def _what_became(was: Status | None, now: Status) -> str:
     return {"pass": "", "skip": "applied"}.get(was, "fixed")
 
 
-def _checks(run: RunResult) -> Iterator[tuple[str, str, Status]]:
+def _checks(run: RunResult) -> Iterator[tuple[str, str, CheckStatus]]:
     """Spec, name and worst status of every check."""
     for spec in run.specs:
         for row in invariant_rows(spec.cells):
-            status: Status = _one_of(row.status, get_args(Status))
+            status: CheckStatus = _one_of(row.status, get_args(CheckStatus))
             yield spec.id, row.name, status
 
 
@@ -358,7 +359,7 @@ def _sha(value: Any) -> str:
     return value
 
 
-def _read_checks(value: Any) -> Mapping[str, Status] | None:
+def _read_checks(value: Any) -> Mapping[str, CheckStatus] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or len(value) > MAX_CHECKS:

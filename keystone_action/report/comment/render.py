@@ -34,7 +34,8 @@ from keystone_action.report.sentences.causes import SpecRow, spec_rows
 from keystone_action.report.sentences.compared import baseline_view, gate_view
 from keystone_action.report.sentences.headline import headline
 from keystone_action.report.templating import markdown_environment
-from keystone_action.scoring.results import RunResult, Verdict
+from keystone_action.scoring.fields import Verdict
+from keystone_action.scoring.results import RunResult
 
 if TYPE_CHECKING:
     from jinja2 import Template

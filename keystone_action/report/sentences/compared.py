@@ -15,16 +15,9 @@ from keystone_action.report import words
 from keystone_action.report.escape import first_line, log_line
 from keystone_action.report.sentences.facts import cost_facts
 from keystone_action.scoring.aggregate import group_key
-from keystone_action.scoring.regressions import FEWEST_FOR_TEST
-from keystone_action.scoring.results import (
-    BaselineComparison,
-    ChangeKind,
-    Difference,
-    RunResult,
-    SpecChange,
-    SpecChanges,
-)
-from keystone_action.scoring.statistics import SIGNIFICANT, Stratum, worse_p_value
+from keystone_action.scoring.differences import BaselineComparison, ChangeKind, Difference, SpecChange, SpecChanges
+from keystone_action.scoring.results import RunResult
+from keystone_action.scoring.statistics import FEWEST_FOR_TEST, SIGNIFICANT, Stratum, worse_p_value
 
 MAX_ROWS = 30
 MAX_CHANGED_SPECS = 50

@@ -12,9 +12,8 @@ from typing import Any
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line
-from keystone_action.scoring.regressions import FEWEST_FOR_TEST
+from keystone_action.scoring.differences import BaselineComparison
 from keystone_action.scoring.results import (
-    BaselineComparison,
     CellResult,
     InvariantResult,
     Reliability,
@@ -23,6 +22,7 @@ from keystone_action.scoring.results import (
     SpecResult,
     TraceInfo,
 )
+from keystone_action.scoring.statistics import FEWEST_FOR_TEST
 
 _SHOWN_TRIES = 3
 

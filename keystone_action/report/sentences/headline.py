@@ -12,7 +12,8 @@ from keystone_action.report.escape import first_line, shortened
 from keystone_action.report.sentences.causes import MAX_NAME, MAX_REASON, why_of_spec
 from keystone_action.report.sentences.facts import replay_warning
 from keystone_action.report.sentences.view import needs
-from keystone_action.scoring.results import RunResult, SpecResult, Verdict
+from keystone_action.scoring.fields import Verdict
+from keystone_action.scoring.results import RunResult, SpecResult
 
 PRODUCT = "Keystone"
 _VERBS: Mapping[Verdict, str] = {

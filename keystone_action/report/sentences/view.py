@@ -16,7 +16,7 @@ from keystone_action.report import words
 from keystone_action.report.escape import first_line, is_long
 from keystone_action.report.sentences.causes import VERDICT_RANK, Failure, check_rank, failures
 from keystone_action.report.sentences.facts import certainty, cost_facts, coverage, replay_note
-from keystone_action.scoring.composite import TOLERANCE, show_threshold
+from keystone_action.scoring.composite import SCORE_TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
@@ -200,7 +200,7 @@ def needs(specs: Sequence[SpecResult]) -> str:
 
 def _passed_below(spec: SpecResult) -> bool:
     return any(
-        cell.verdict == "pass" and cell.composite is not None and cell.composite < spec.pass_threshold - TOLERANCE
+        cell.verdict == "pass" and cell.composite is not None and cell.composite < spec.pass_threshold - SCORE_TOLERANCE
         for cell in spec.cells
     )
 

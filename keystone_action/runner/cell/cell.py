@@ -59,9 +59,9 @@ from keystone_action.runner.cell.model_gateway import (
 from keystone_action.runner.cell.observing import notices, observe, take_answer
 from keystone_action.runner.cell.reaching import settle_proxy
 from keystone_action.runner.cell.under_way import CellUnderWay, Rerun
-from keystone_action.scoring.cell_rules import amount_problem
-from keystone_action.scoring.replayed import UNCOMPARED
+from keystone_action.scoring.composite import UNCOMPARED
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
+from keystone_action.scoring.soundness import amount_problem
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:

@@ -7,11 +7,9 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from keystone_action.evidence.model import AgentRun
-from keystone_action.scoring.aggregate import add_usage
-from keystone_action.scoring.composite import Grade, grade
-from keystone_action.scoring.decide import JUDGE_USAGE_KEYS
-from keystone_action.scoring.fields import USAGE, nothing_used
-from keystone_action.scoring.replayed import misfit
+from keystone_action.scoring.aggregate import JUDGE_USAGE_KEYS, add_usage
+from keystone_action.scoring.composite import Grade, grade, misfit
+from keystone_action.scoring.fields import USAGE_NAMES, nothing_used
 from keystone_action.scoring.results import Stopped
 
 if TYPE_CHECKING:
@@ -147,7 +145,7 @@ def usage(
     """
     if not ran and not spent_usd:
         return nothing_used()
-    figures: dict[str, float | None] = dict.fromkeys(USAGE)
+    figures: dict[str, float | None] = dict.fromkeys(USAGE_NAMES)
     if trace_source(observed) != "none" and observed is not None:
         calls = None if observed.tool_calls is None else len(observed.tool_calls)
         figures |= {**asdict(observed.usage), "tool_calls": calls}

@@ -9,7 +9,7 @@ from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.plan import FailedCells
 from keystone_action.runner.baseline import FILE, read_results
 from keystone_action.scoring.results import RunResult
-from keystone_action.scoring.shard_run import MAX_CELLS, ShardRun
+from keystone_action.scoring.shards import MOST_CELLS, ShardRun
 
 _AS_LEFT = "name results of a run as it left them"
 
@@ -30,7 +30,7 @@ def read_failed(path: Path, shown: str) -> FailedCells:
             named = shlex.quote(f"{shown}/{newest}")
             raise UsageError(error.message, help=f"the newest run there is `--failed {named}`") from None
         raise
-    if run.plan is not None and not 0 <= run.plan.cells <= MAX_CELLS:
+    if run.plan is not None and not 0 <= run.plan.cells <= MOST_CELLS:
         damage = "its plan has a number of cells that no run has"
         raise UsageError(f"the results in {shown} are damaged: {damage}", help=_AS_LEFT)
     shard = _shard(run, shown)

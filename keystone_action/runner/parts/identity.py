@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.scoring.cell_rules import shorten_text
+from keystone_action.scoring.soundness import shorten_text
 
 Facts = Mapping[str, Mapping[str, str]]
 """Texts by kind and name."""

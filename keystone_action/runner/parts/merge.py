@@ -17,10 +17,9 @@ from keystone_action.runner.parts.identity import Identity, continue_identity, d
 from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
 from keystone_action.runner.parts.shard_folders import Copying, find, read_shard
 from keystone_action.runner.run import Ran, make_output_directory
-from keystone_action.scoring.baseline import NO_BASELINE, Baseline, no_baseline_notice
-from keystone_action.scoring.merge import merge
-from keystone_action.scoring.replayed import misfit
-from keystone_action.scoring.shard_run import ShardRun
+from keystone_action.scoring.composite import misfit
+from keystone_action.scoring.shards import ShardRun, merge
+from keystone_action.scoring.soundness import NO_BASELINE, Baseline, no_baseline_notice
 from keystone_action.system.run_lock import new_run_id
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from keystone_action.files.descent import open_plain
 from keystone_action.runner.parts import identity as identities
 from keystone_action.runner.parts.identity import Identity
 from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
-from keystone_action.scoring.cell_rules import problem_of
 from keystone_action.scoring.document import (
     cell_from_document,
     cell_to_document,
@@ -28,6 +27,7 @@ from keystone_action.scoring.document import (
     sandbox_to_document,
 )
 from keystone_action.scoring.results import CellResult, SandboxInfo
+from keystone_action.scoring.soundness import problem_of
 from keystone_action.spec.loading.diagnostics import show
 
 FILE_NAME = "journal.jsonl"

@@ -77,7 +77,12 @@ def _field_text(model: type[BaseModel], name: str) -> FieldText:
 def _inherited(model: type[BaseModel], name: str) -> Iterator[str]:
     for one in model.__mro__:
         if one not in (BaseModel, object):
-            yield _docstrings(one.__module__).get(one.__qualname__, {}).get(name, "")
+            yield attribute_docstrings(one).get(name, "")
+
+
+def attribute_docstrings(kind: type) -> Mapping[str, str]:
+    """What stands below the attributes of a class, by their names; nothing where its source is not there."""
+    return _docstrings(kind.__module__).get(kind.__qualname__, {})
 
 
 @cache
