@@ -1,13 +1,7 @@
-"""A directory tree as the bytes of a tar archive, piece by piece, for an engine that shares no file system with us.
+"""Files into a container and out of it, as tar archives, for an engine that shares no file system with us.
 
-The tree may be hostile: nothing is followed, depth does not matter, and nothing is ever held as a whole.
-
-A workspace that comes back from a container as a tar archive, laid out again where it was.
-
-What is in it is hostile. Each entry is made by descriptors below the workspace, nothing is followed, nothing is made
-that could serve as anybody's privilege, and the sum of all is bounded.
-
-Files into a container and out of it, as archives, and how much a container holds. All of it blocks.
+Trees on both sides may be hostile: no link is followed, depth does not matter, nothing is held in memory as a whole.
+What comes back is laid out by descriptors below the workspace, without set-user-id bits and devices, up to a limit.
 """
 
 from __future__ import annotations

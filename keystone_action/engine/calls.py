@@ -1,8 +1,7 @@
-"""Asking the container engine without waiting in the event loop: its client blocks, so each call goes to a thread.
+"""Calls of the container engine: made in a thread, because its client blocks, and their failures told in sentences.
 
-What goes wrong with an engine, as sentences: whether it refused, does not answer, or this machine failed.
-
-The client raises `Refused` and `NoAnswer`. Every other OSError is one of this machine.
+The client raises `Refused` where the engine refuses and `NoAnswer` where it does not answer. Any other OSError is a
+failure of this machine.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _OURS = frozenset(
 
 
 class Refused(Exception):  # noqa: N818 - an answer, which may be the one that is wanted
-    """The engine does not do what it was asked. status: of HTTP. said: its own words."""
+    """The engine does not do what it was asked. status: of its HTTP answer. said: its own words."""
 
     def __init__(self, status: int | None, said: str) -> None:
         super().__init__(said)

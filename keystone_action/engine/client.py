@@ -9,13 +9,13 @@ import contextlib
 import threading
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from docker.errors import APIError, DockerException
 from docker.types import EndpointConfig, HostConfig
 
 from keystone_action.engine.calls import Refused, UnusableLogin
-from keystone_action.engine.connection import Connection, Streams, library_errors
+from keystone_action.engine.connection import Connection, library_errors
 from keystone_action.engine.records import (
     ChangeRecord,
     Config,
@@ -29,6 +29,7 @@ from keystone_action.engine.records import (
     Version,
     Volume,
 )
+from keystone_action.engine.streams import AttachedStreams, Demultiplexer, KeptStream
 
 Filters = Mapping[str, str | Sequence[str]]
 T = TypeVar("T")
@@ -47,7 +48,7 @@ class EngineClient:
     # How long it is waited for.
 
     def doubt(self) -> None:
-        """It did not do in time what it was asked: wait no longer than it takes to see whether it answers at all."""
+        """It did not do in time what it was asked: the next request gets little time."""
         self._connection.doubt()
 
     def hurry(self, seconds: float, *, cut_after: float) -> None:
@@ -110,9 +111,9 @@ class EngineClient:
         aliases: Mapping[str, Sequence[str]] | None = None,
         proxies: bool,
     ) -> str:
-        """Make a container, not started; its id. command: text as a shell would split it. own_health_check: whether
-        that of its image is done. aliases: by network, its names there. proxies: whether it gets those of our
-        client's configuration."""
+        """Make a container without starting it; returns its id. command: text is split as a shell would.
+        own_health_check: whether its image's health check runs. aliases: by network, its names there. proxies: whether
+        it gets the proxies of our client's configuration."""
         joined = {
             network: EndpointConfig(self.api_version, aliases=list(names)) for network, names in (aliases or {}).items()
         }
@@ -163,7 +164,7 @@ class EngineClient:
 
     @library_errors()
     def list_containers(self, filters: Filters | None = None, *, all: bool = False) -> list[ListedContainer]:  # noqa: A002 - the engine's word
-        """Those that run, or with `all` those that have ended, too."""
+        """The containers that run, or with `all` those that have ended, too."""
         found: list[ListedContainer] = self._connection.containers(all=all, filters=dict(filters or {}))
         return found
 
@@ -174,7 +175,7 @@ class EngineClient:
 
     @library_errors()
     def changes(self, container: str) -> list[ChangeRecord]:
-        """The paths of its own layer."""
+        """What its own layer changes, by path."""
         found: list[ChangeRecord] | None = self._connection.diff(container)  # type: ignore[assignment]
         return found or []
 
@@ -196,29 +197,38 @@ class EngineClient:
         return _each_piece(self._connection.archive(container, path))
 
     @library_errors()
-    def attach_streams(self, container: str) -> Streams:
-        """Connect with its output from now on."""
+    def attach_streams(self, container: str) -> AttachedStreams:
+        """Connect to its output from now on."""
         params = {"stdout": 1, "stderr": 1, "stream": 1, "stdin": 0, "logs": 0}
-        return Streams(self._connection.attach_socket(container, params=params))
+        return self._streams(self._connection.attach_socket(container, params=params))
 
     @library_errors()
     def start_beside(
         self, container: str, argv: Sequence[str], *, user: str, environment: Mapping[str, str], directory: str
-    ) -> Streams:
+    ) -> AttachedStreams:
         """Start a program beside the one of a running container, and connect with its input and its output."""
         made = self._connection.exec_create(
             container, list(argv), stdin=True, user=user, environment=dict(environment), workdir=directory
         )
-        return Streams(self._connection.exec_start(made["Id"], socket=True))
+        return self._streams(self._connection.exec_start(made["Id"], socket=True))
 
     @library_errors()
     def run_beside(
         self, container: str, argv: Sequence[str], *, environment: Mapping[str, str]
     ) -> tuple[int | None, bytes]:
-        """Run a program beside the one of a running container; its exit code and what it printed."""
+        """Run a program beside the one of a running container; its exit code, and what it printed to stdout and stderr:
+        the first and the last MiB of it."""
         made = self._connection.exec_create(container, list(argv), environment=dict(environment))
-        printed = self._connection.exec_start(made["Id"])
-        return self._connection.exec_inspect(made["Id"])["ExitCode"], printed or b""
+        printed = KeptStream()
+        output = Demultiplexer(printed, printed)
+        with contextlib.closing(self._streams(self._connection.exec_start(made["Id"], socket=True))) as streams:
+            streams.settimeout(None)
+            while data := streams.recv(1 << 16):
+                output.feed(data)
+        return self._connection.exec_inspect(made["Id"])["ExitCode"], b"".join(printed.parts())
+
+    def _streams(self, attached: Any) -> AttachedStreams:
+        return AttachedStreams(self._connection.socket_of(attached), attached)
 
     # Images.
 
@@ -240,7 +250,7 @@ class EngineClient:
 
     @library_errors()
     def list_images(self, filters: Filters) -> list[ListedImage]:
-        """Those that have a name, or are made of nothing else's."""
+        """The images that match the filters; layers in between are left out."""
         found: list[ListedImage] = self._connection.images(filters=dict(filters))
         return found
 
@@ -325,7 +335,7 @@ class EngineClient:
 
     @library_errors()
     def list_volumes(self, filters: Filters) -> list[Volume]:
-        """Those that have a label."""
+        """The volumes that match the filters."""
         found: list[Volume] | None = self._connection.volumes(filters=dict(filters)).get("Volumes")
         return found or []
 

@@ -72,7 +72,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
     try:
         given = {name: environ[name] for name in VARIABLES if environ.get(name)}
         tls = kwargs_from_env(given).get("tls") if given and not _is_socket(address) else None
-        connection = Connection(base_url=address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
+        connection = Connection(address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
         _ping(connection)
     except (DockerException, RequestException, OSError, ValueError, TypeError) as error:
         # ValueError: an answer that is no JSON. TypeError: JSON, but no object.

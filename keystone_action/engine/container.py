@@ -1,8 +1,6 @@
-"""One container from its making to its removal, in one thread that may block: what a command or a probe runs in.
+"""One container, from what it is made of to its removal, in one thread that may block. Commands and probes run in one.
 
 create → prepare → attach → start → read until its end → look at how it ended → collect → remove
-
-What one container is made of, and how the engine is told.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from keystone_action.engine.calls import Refused, aside, engine_errors, unless_refused
-from keystone_action.engine.streams import Demultiplexer
+from keystone_action.engine.streams import AttachedStreams, Demultiplexer, KeptStream
 from keystone_action.errors import SandboxError
 from keystone_action.files.disk_usage import human
 from keystone_action.system.command import DEFAULT_PIDS, Capture, Completed, KeptWhole, Limits
@@ -28,12 +26,13 @@ if TYPE_CHECKING:
     from docker.types import HostConfig
 
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.connection import Streams
     from keystone_action.engine.records import State
+    from keystone_action.engine.streams import AttachedStreams
 
 
 _HASTY_DNS = ("timeout:1", "attempts:1")
-"""Where other name servers than the machine's are named, they are to fail; that takes ten seconds otherwise."""
+"""A plan names other name servers than the machine's so that look-ups fail. Without these options that takes ten
+seconds."""
 HOST_NAME = "sandbox"
 _ROOT_LACKS = ["AUDIT_WRITE", "MKNOD", "NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT"]
 """What root's containers do without, of the little that an engine leaves it: installing packages needs none of it."""
@@ -55,43 +54,48 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlan:
-    """One container. user: its numeric user (and group), 0 = root. init: a process that reaps, as number 1. networks:
-    further ones of the engine, which it is in besides `network` when it starts. dns: addresses of name servers in place
-    of the machine's; in a network of its own, an engine still answers for names of containers itself. volumes: paths
-    that are no part of its own layer, and go with it."""
+    """What one container of a command or a probe is made of."""
 
     image: str
     argv: tuple[str, ...]
     user: int
+    """Its numeric user and group; 0 = root."""
     directory: str
     labels: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = field(default_factory=Limits)
     mounts: tuple[Mount, ...] = ()
     volumes: tuple[str, ...] = ()
+    """Paths that are not part of its own layer; what lies there is removed with it."""
     network: str = "none"
     networks: tuple[str, ...] = ()
+    """Further networks of the engine that it is in from its start."""
     extra_hosts: Mapping[str, str] = field(default_factory=dict)
     dns: tuple[str, ...] = ()
+    """Addresses of name servers in place of the machine's. In a network of its own, the engine still answers for names
+    of containers itself."""
     init: bool = True
+    """Whether process 1 is an init, which reaps orphans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePlan:
-    """One container of a service, which its image's own user runs. name: the container's. alias: its name in its
-    network. command: text as a shell would split it, a list exactly, None = the image's own. log_bytes: how much the
-    engine keeps of what it prints, in each of two files."""
+    """What one container of a service is made of. It runs as its image's own user."""
 
     name: str
+    """The container's, on the engine."""
     image: str
     command: str | Sequence[str] | None
+    """Text is split as a shell would; a list is taken exactly; None = the image's own."""
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     network: str
     alias: str
+    """Its name in its network."""
     extra_hosts: Mapping[str, str]
     dns: tuple[str, ...]
     log_bytes: int
+    """How much the engine keeps of what it prints, in each of two files."""
 
 
 def create(client: EngineClient, plan: ContainerPlan) -> str:
@@ -199,9 +203,12 @@ class ContainerStopped(Exception):  # noqa: N818 - not an error: we were asked t
 
 
 class Run:
-    """A container's life. prepare, collect: called with the container's id before its start and after its end; collect
-    may return the sentence for a limit. look: called now and then while it runs, returns the sentence for a limit.
-    on_stop: ends a prepare or collect that is under way. kept_whole: as in `Command`."""
+    """A container's life.
+
+    prepare, collect: called with the container's id before its start and after its end; collect may return the sentence
+    for a limit that was exceeded. look: called now and then while it runs, and returns such a sentence, too. on_stop:
+    called to break off a prepare or collect. kept_whole: as in `Command`.
+    """
 
     def __init__(
         self,
@@ -226,12 +233,12 @@ class Run:
         self._prepare = prepare
         self._collect = collect
         self._look = look
-        self._output = Demultiplexer(*kept_whole)
+        self._output = Demultiplexer(*(KeptStream(whole=each) for each in kept_whole))
         self._limit: str | None = None
         self._timed_out = False
 
     def stop(self) -> None:
-        """From any thread: end it at once; `execute` then raises Stopped, or what a broken-off collect raises."""
+        """End it now, from any thread. `execute` then raises ContainerStopped, or what a broken-off collect does."""
         self.stopped = True
         if self._on_stop is not None:
             self._on_stop()
@@ -241,7 +248,7 @@ class Run:
         self._finishing = True
 
     def execute(self) -> Completed:
-        """Blocks until the container is gone. Raises SandboxError, Stopped."""
+        """Blocks until the container is gone. Raises SandboxError, ContainerStopped."""
         identifier = done = None
         try:
             with engine_errors(f"can't run a container of {self._plan.image}"):
@@ -253,7 +260,7 @@ class Run:
                 return done
         finally:
             if identifier is not None:
-                # What went wrong first is told; of a container that stays the end of the run tells.
+                # The first failure is the one to tell. Of a container that stays, the end of the run tells.
                 with contextlib.suppress(SandboxError) if done is None else contextlib.nullcontext():
                     remove(self._client, identifier)
 
@@ -295,7 +302,7 @@ class Run:
             return refusal
         return None
 
-    def _read(self, identifier: str, connection: Streams, began: float) -> None:
+    def _read(self, identifier: str, connection: AttachedStreams, began: float) -> None:
         """Reads on all the time: an engine waits for everybody attached before it says or ends anything."""
         connection.settimeout(_PATIENCE)
         deadline = began + self._timeout if self._timeout is not None else None

@@ -1,7 +1,5 @@
-"""What we need to know of an image, asked of a container of it: its search path, its shell, its programs, its paths.
-
-What `setup` left in a container, as an image: one that is found again by its content, or one cell's own.
-"""
+"""Images: what we must know of one (its search path, shell, programs and paths, asked of a container of it), and those
+that keep what `setup` did, for all cells with the same setup or for one cell."""
 
 from __future__ import annotations
 
@@ -51,18 +49,17 @@ printf 'end\n'
 
 @dataclass
 class Image:
-    """One image on one engine. identifier: its content's, so that a tag that moves meanwhile changes nothing.
-
-    init: whether the engine brings a program that reaps as process 1.
-    """
+    """One image on one engine, and what its containers have told of it."""
 
     client: EngineClient
     name: str
     identifier: str
+    """Of its content, so that a tag that moves meanwhile changes nothing."""
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     """Of the containers that are asked."""
     init: bool = True
+    """Whether the engine has a program that reaps orphans as process 1."""
     _programs: set[str] = field(default_factory=set)
     _listed: set[str] = field(default_factory=set)
     _others: dict[str, bool] = field(default_factory=dict)
@@ -212,7 +209,7 @@ def learned(client: EngineClient, image: Image, name: str) -> Image:
 def commit_kept(
     client: EngineClient, image: Image, container: str, digest: str, proven: Callable[[str], bool] = lambda _: True
 ) -> str | None:
-    """Make the image that `find_layer` finds, if `proven` says so of its id. Returns its id. Blocks."""
+    """Make the image that `find_layer` finds, unless `proven` refuses its id. Returns its id. Blocks."""
     identifier = _commit(
         client, image, container, {label.KIND: KEPT_KIND, label.SETUP: digest, label.RUN: "", label.OWNER: ""}
     )

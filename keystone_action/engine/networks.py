@@ -59,21 +59,23 @@ _NO_POOL = re.compile(r"non-overlapping IPv4 address pool|predefined address poo
 
 @dataclass
 class ContainerNetwork:
-    """One network. subnet and gateway as the engine gave them (gateway: empty when it has none); own_address: our own
-    container's address in it, None where we run on the engine's machine. internal: no way out of it. hosts: names of
-    mocks and relays, to be given as `extra_hosts` to every container that is made in it. shared: addresses of
-    containers that other cells use too, which can't speak for this cell. gateway_open: whether the engine's machine
-    has an address in it, at which its own ports are reached."""
+    """One network."""
 
     id: str
     name: str
     subnet: ipaddress.IPv4Network
     gateway: str
+    """As the engine gave it; empty when the network has none."""
     internal: bool
+    """No way leads out of it."""
     own_address: str | None = None
+    """Our own container's address in it; None where we run on the engine's machine."""
     hosts: dict[str, str] = field(default_factory=dict)
+    """Names of mocks and relays, given as `extra_hosts` to every container that is made in it."""
     shared: set[str] = field(default_factory=set)
+    """Addresses of containers that other cells use, too: they can't speak for this cell."""
     gateway_open: bool = True
+    """Whether the engine's machine has an address in it, at which the machine's own ports are reached."""
 
     @property
     def dns(self) -> tuple[str, ...]:
@@ -82,7 +84,7 @@ class ContainerNetwork:
 
     @property
     def notice(self) -> str:
-        """What of `egress: deny` this network does not enforce, for the report; empty where nothing is denied."""
+        """What this network does not enforce of `egress: deny`, for the report; empty where nothing is denied."""
         if not self.internal:
             return ""
         return GATEWAY_OPEN if self.gateway_open else DATAGRAMS_OPEN
@@ -93,8 +95,8 @@ class ContainerNetwork:
         return self.own_address or self.gateway
 
     def admits(self, address: str) -> bool:
-        """Whether this is the address of a container that belongs to this network alone. Addresses of others are
-        routed to us too: a container reaches the gateways of all bridges."""
+        """Whether this is the address of a container that belongs to this network alone. Others reach us too: a
+        container reaches the gateways of all bridges."""
         if address in self.shared or address in (self.gateway, self.own_address):
             return False
         try:

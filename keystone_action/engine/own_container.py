@@ -27,13 +27,15 @@ _SELF = Path("/proc/self")
 
 @dataclass(frozen=True, slots=True)
 class OwnContainer:
-    """identifier: of the container whose files and mounts we have. network: of the one whose network we live in, which
-    may be another (`--network container:X`); None = its machine's. mounts: (path inside, path on the engine's machine),
-    volumes included, which have one there as long as they are the engine's own."""
+    """The container that we run in."""
 
     identifier: str
+    """Of the container whose files and mounts we have."""
     network: str | None
+    """Of the container whose network we live in, which may be another (`--network container:X`); None = the
+    machine's."""
     mounts: tuple[tuple[str, str], ...]
+    """(path inside, path on the engine's machine); volumes have one, too, as long as they are the engine's own."""
 
 
 def find_own_container(client: EngineClient) -> OwnContainer | None:
@@ -73,7 +75,7 @@ def _by_mounts(path: Path) -> list[str]:
 
 
 def _upper_directory(process: Path = _SELF) -> str | None:
-    """What our root's own layer is called, `<name>/diff`, where it is one of overlays: no other container has it."""
+    """The name of our root's own layer, `<name>/diff`, where the root is an overlay: no other container has it."""
     for line in _lines(process / "mountinfo"):
         fields, _, options = line.partition(" - overlay ")
         if fields.split(" ")[4:5] == ["/"] and (found := _UPPER.search(options.rpartition(" ")[2])):
@@ -99,7 +101,7 @@ def _running(client: EngineClient, identifier: str) -> Container | None:
 
 
 def _exactly(client: EngineClient, known: list[Container], upper: str | None) -> Iterator[Container]:
-    """Those of these, and then of those that live in their networks, that have our root."""
+    """Of these containers, and then of those that live in their networks, the ones with our root."""
     if upper is None:
         return
     for described in known:
@@ -119,7 +121,7 @@ def _upper_of(described: Container) -> str | None:
 
 
 def _likely(described: Container) -> bool:
-    """Several may share a network's files and host name."""
+    """Whether it may be ours: containers that share a network share its files and its host name, too."""
     shared = str(described["HostConfig"]["NetworkMode"]).startswith(("container:", "host"))
     return shared or described["Config"].get("Hostname") == socket.gethostname()
 
@@ -128,13 +130,12 @@ def _likely(described: Container) -> bool:
 class HostPaths:
     """Translates our paths to those of the engine's machine, which bind mounts name. Run by GitHub, we live in a
     container, and `/github/workspace` is some directory of the runner's machine. Our own container's mounts tell which;
-    whether that is right shows only when a container reads there what we wrote.
-
-    own: (path inside, path on the engine's machine) for each mount of our own container, None when we are in none.
-    verified: what trials have shown, by mount point."""
+    whether that is right shows only when a container reads there what we wrote."""
 
     own: tuple[tuple[str, str], ...] | None
+    """(path inside, path on the engine's machine) for each mount of our own container; None when we are in none."""
     verified: dict[str, bool] = field(default_factory=dict)
+    """What trials have shown, by mount point."""
 
     def source(self, path: Path) -> tuple[str, str] | None:
         """(mount point, path on the engine's machine) of one of our real paths; None = it has none that we know."""
@@ -149,7 +150,7 @@ class HostPaths:
 
 
 def find_host_paths(client: EngineClient) -> HostPaths:
-    """Asks the engine about our own container, if we are in one of its. Raises SandboxError."""
+    """Asks the engine about our own container, if it runs us in one. Raises SandboxError."""
     with engine_errors("can't look at our own container"):
         own = find_own_container(client)
     return HostPaths(None if own is None else own.mounts)

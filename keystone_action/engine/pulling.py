@@ -1,4 +1,4 @@
-"""Having an image on the engine: pulled with progress and retries, and errors that say what to do."""
+"""Images pulled by the engine, with progress, retries, and errors that say what to do."""
 
 from __future__ import annotations
 
@@ -46,21 +46,23 @@ _WORTH_A_RETRY = frozenset({"rate limit", "unreachable", "other"})
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """A user of a registry. registry: its host, as image names have it; None = the mirror where there is one, else
-    Docker Hub. It is sent to no other registry."""
+    """A user of a registry."""
 
     username: str
     password: str = field(repr=False)
     registry: str | None = None
+    """The registry's host, as image names have it; None = the mirror where there is one, else Docker Hub. The login is
+    sent to no other registry."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageReference:
-    """An image's name, taken apart. version: a tag, or a digest with `sha256:`."""
+    """An image's name, taken apart."""
 
     registry: str
     repository: str
     version: str
+    """A tag, or a digest with `sha256:`."""
 
     @classmethod
     def parse(cls, name: str) -> ImageReference:
@@ -86,15 +88,16 @@ class ImageReference:
 
 @dataclass(frozen=True, slots=True)
 class Pulling:
-    """Where images come from. mirror: a registry (with a path, maybe) that stands for Docker Hub; other registries are
-    asked themselves. user_logins: where `login` is not for the registry, what `docker login` kept for our own user
-    counts, credential helpers included. On a laptop only: inside the action, the home directory belongs to the
-    steps before. on_progress: gets lines for people, one every 2 s at most, from another thread."""
+    """Where images come from."""
 
     mirror: str | None = None
+    """A registry (perhaps with a path) that stands for Docker Hub; other registries are asked themselves."""
     login: Login | None = None
     user_logins: bool = False
+    """Whether what `docker login` kept for our user counts where `login` is not for the registry, credential helpers
+    included. On a laptop only: inside the action, the home directory belongs to the steps before."""
     on_progress: Callable[[str], None] | None = None
+    """Gets lines for people, one every 2 s at most, from another thread."""
 
 
 async def ensure_image(client: EngineClient, name: str, how: Pulling, *, pauses: Sequence[float] = PAUSES) -> None:

@@ -1,6 +1,6 @@
-"""What an engine answers, as far as we read it: its own names, each of which an answer may lack.
+"""What an engine answers, as far as we read it, under its own names, and the labels by which we find our own things.
 
-The labels that mark what is ours on an engine, and whose it is: everything of a run is found again by them.
+An answer may lack each of its fields.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ Texts = dict[str, str]
 
 
 class State(TypedDict, total=False):
-    """Whether a container runs, and how it ended. Health: what its image's own check says, as `Status`."""
+    """Whether a container runs, and how it ended."""
 
     Running: bool
     Restarting: bool
@@ -20,10 +20,11 @@ class State(TypedDict, total=False):
     ExitCode: int
     Error: str
     Health: Texts | None
+    """What its image's own check says, as `Status`."""
 
 
 class Config(TypedDict, total=False):
-    """What an image gives its containers. ExposedPorts: by names like `80/tcp`."""
+    """What an image gives its containers."""
 
     Cmd: list[str] | None
     Entrypoint: list[str] | None
@@ -34,51 +35,58 @@ class Config(TypedDict, total=False):
     Labels: Labels
     Hostname: str
     ExposedPorts: dict[str, object] | None
+    """By names like `80/tcp`."""
 
 
 class NetworkSettings(TypedDict, total=False):
-    """The networks of a container, by name: its `IPAddress` there."""
+    """The networks of a container."""
 
     Networks: dict[str, Texts]
+    """By name: its `IPAddress` there."""
 
 
 class GraphDriver(TypedDict, total=False):
-    """What keeps a container's files: `UpperDir` is its own layer's place."""
+    """What keeps a container's files."""
 
     Data: Texts | None
+    """`UpperDir` is where its own layer lies."""
 
 
 class Container(TypedDict, total=False):
-    """One container, looked at. HostConfig: `NetworkMode`. Mounts: each has a `Destination` inside and a `Source` on
-    the engine's machine."""
+    """One container, inspected."""
 
     Id: str
     State: State
     Config: Config
     HostConfig: Texts
+    """Has its `NetworkMode`."""
     NetworkSettings: NetworkSettings
     Mounts: list[Texts] | None
+    """Each has a `Destination` inside and a `Source` on the engine's machine."""
     GraphDriver: GraphDriver | None
 
 
 class ListedContainer(TypedDict, total=False):
-    """One container of a list. Created: seconds since the epoch. HostConfig: `NetworkMode`."""
+    """One container of a list."""
 
     Id: str
     Names: list[str] | None
     Labels: Labels
     Created: int
+    """Seconds since the epoch."""
     HostConfig: Texts | None
+    """Has its `NetworkMode`."""
 
 
 class Pools(TypedDict, total=False):
-    """The ranges of addresses of a network: each has a `Subnet`, and a `Gateway` where one was set aside."""
+    """The ranges of addresses of a network."""
 
     Config: list[Texts]
+    """Each has a `Subnet`, and a `Gateway` where one was set aside."""
 
 
 class NetworkRecord(TypedDict, total=False):
-    """One network. Containers: by their ids."""
+    """One network."""
 
     Id: str
     Name: str
@@ -87,6 +95,7 @@ class NetworkRecord(TypedDict, total=False):
     Internal: bool
     IPAM: Pools
     Containers: dict[str, object] | None
+    """By their ids."""
 
 
 class Volume(TypedDict, total=False):
@@ -98,7 +107,7 @@ class Volume(TypedDict, total=False):
 
 
 class ImageRecord(TypedDict, total=False):
-    """One image, looked at."""
+    """One image, inspected."""
 
     Id: str
     RepoTags: list[str] | None
@@ -107,7 +116,7 @@ class ImageRecord(TypedDict, total=False):
 
 
 class ListedImage(TypedDict, total=False):
-    """One image of a list. Created: seconds since the epoch."""
+    """One image of a list."""
 
     Id: str
     RepoTags: list[str] | None
@@ -116,10 +125,11 @@ class ListedImage(TypedDict, total=False):
 
 
 class ChangeRecord(TypedDict):
-    """A path of a container's own layer. Kind: 0 = otherwise than in the image, 1 = new, 2 = removed."""
+    """A path of a container's own layer."""
 
     Path: str
     Kind: int
+    """0 = changed, 1 = new, 2 = removed."""
 
 
 class Facts(TypedDict, total=False):
@@ -141,12 +151,13 @@ class Version(TypedDict, total=False):
 
 
 class PullEvent(TypedDict, total=False):
-    """What an engine says while it pulls an image. progressDetail: bytes of a layer, `current` of `total`."""
+    """What an engine says while it pulls an image."""
 
     id: str
     status: str
     error: str
     progressDetail: dict[str, int] | None
+    """Bytes of a layer: `current` of `total`."""
 
 
 RUN = "keystone.run"

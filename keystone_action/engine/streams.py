@@ -1,9 +1,14 @@
-"""The output of a container as an engine sends it: frames of two streams over one connection."""
+"""A program's input and output as an engine carries them: one connection, and in it frames of two streams."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import struct
+from typing import Any
 
+from keystone_action.engine.calls import connection_error
 from keystone_action.errors import SandboxError
 from keystone_action.files.kept_output import HeadAndTail, OutputFile
 from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
@@ -12,9 +17,46 @@ _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2
 
 
+class AttachedStreams:
+    """A connection that is the input and the output of a program in a container, in frames (`Demultiplexer`). attached:
+    what docker-py gave for it, which closes it when it is forgotten."""
+
+    def __init__(self, connected: socket.socket, attached: Any) -> None:
+        self._socket = connected
+        self._attached = attached
+
+    def settimeout(self, seconds: float | None) -> None:
+        """See `socket.socket`."""
+        self._socket.settimeout(seconds)
+
+    def recv(self, size: int) -> bytes:
+        """See `socket.socket`. Raises TimeoutError when nothing came in the time that was set, NoAnswer, OSError."""
+        try:
+            return self._socket.recv(size)
+        except OSError as error:
+            if isinstance(error, TimeoutError) and error.errno is None:  # not the connection's end
+                raise
+            raise connection_error(error) from error
+
+    def sendall(self, data: bytes) -> None:
+        """See `socket.socket`. Raises NoAnswer, OSError."""
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise connection_error(error) from error
+
+    def close(self) -> None:
+        """Close it, also where objects of libraries hold on to it: an engine waits for its reader while it is open.
+        Never raises."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            os.close(self._socket.detach())
+
+
 class KeptStream(HeadAndTail):
-    """What is kept of one stream. whole: where all of it goes besides; where that can't be written, `add` raises
-    SandboxError."""
+    """What is kept of one stream. whole: a file that gets all of it; `add` raises SandboxError when that can't be
+    written."""
 
     def __init__(self, head: int = CAPTURE_HEAD, tail: int = CAPTURE_TAIL, *, whole: KeptWhole | None = None) -> None:
         self._file = None if whole is None else OutputFile(whole.path)
@@ -40,9 +82,9 @@ class Demultiplexer:
     (Docker Engine API, "Attach to a container", stream format).
     """
 
-    def __init__(self, stdout: KeptWhole | None = None, stderr: KeptWhole | None = None) -> None:
-        self.stdout = KeptStream(whole=stdout)
-        self.stderr = KeptStream(whole=stderr)
+    def __init__(self, stdout: KeptStream, stderr: KeptStream) -> None:
+        self.stdout = stdout
+        self.stderr = stderr
         self._header = b""
         self._left = 0
         self._stream: KeptStream | None = None
@@ -74,5 +116,5 @@ class Demultiplexer:
         self._header = b""
         streams = {0: None, _STDOUT: self.stdout, _STDERR: self.stderr}
         if kind not in streams:
-            raise SandboxError("what the Docker engine sends as a container's output is no output of a container")
+            raise SandboxError("what the Docker engine sends as a container's output is not the output of a container")
         self._stream = streams[kind]

@@ -27,14 +27,15 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """A thing of ours on an engine. run_id: whose it is, empty for images that all runs share. made: seconds since
-    the epoch by the engine's clock."""
+    """A thing of ours on an engine."""
 
     kind: Kind
     identifier: str
     name: str
     run_id: str
+    """Of the run that made it; empty for images that all runs share."""
     made: float
+    """Seconds since the epoch, by the engine's clock."""
 
 
 @dataclass

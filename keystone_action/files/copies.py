@@ -1,14 +1,8 @@
-"""Copying a tree that may be hostile: nothing is followed, nothing blocks, holes stay holes.
+"""Copies of trees that may be hostile, exact copies of folders in another place, and who owns what we lay out.
 
-Both sides are walked by directory descriptors, so neither depth (beyond PATH_MAX) nor a swapped link matters. Where
-the filesystem can share blocks (FICLONE on btrfs, XFS, bcachefs) a file's bytes are not copied at all.
-
-Copies of folders that stand for the originals in another place, under another owner; or none, where they could not.
-
-What can't be moved in this way: sockets, devices, files of several names, extended attributes, set-user-id bits; what
-git keeps, since its index knows files by inode; and whatever names the old place.
-
-Who owns what we lay out, and what a step that runs as root leaves behind.
+No link is followed, nothing blocks, holes stay holes. Both sides are walked by folder descriptors, so neither depth
+(beyond PATH_MAX) nor a swapped link matters. Where the file system can share blocks (FICLONE on btrfs, XFS, bcachefs)
+the bytes of a file are not copied at all.
 """
 
 from __future__ import annotations

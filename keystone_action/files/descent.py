@@ -1,11 +1,8 @@
-"""Walking a tree of any depth at the price of its size: directories are opened from one above that is still open.
+"""Opening what lies below a folder that an agent may have filled: no link is followed, no FIFO waited for.
 
-Opening below a directory that is open, by one system call that no link leads out of.
-
-The system call `openat2` of Linux 5.6, called by `ctypes`: loaded when something is opened, since
-`ctypes` costs 5 ms.
-
-Reading a file that somebody else may have put there: no link is followed, no FIFO waited for, nothing too large.
+A tree of any depth is walked at the price of its size: each folder is opened from one above that is still open. One
+system call (`openat2` of Linux 5.6, by `ctypes`) opens a path that no link may lead out of; older kernels get one
+`openat` for each part of it.
 """
 
 from __future__ import annotations

@@ -1,13 +1,7 @@
-"""Globs over what an agent left: `*`, `?`, `[…]` and `**`, matched against our own listing of the tree.
+"""Globs over what an agent left (`*`, `?`, `[…]`, `**`), and the restoring of files that they protect.
 
-The rules of `spec.globs`, those of bash with globstar. Directories that are links are not entered by a wildcard. A
-pattern that is also the literal name of something there (`app/[id]/page.tsx`) matches that as well.
-
-Taking back what the agent did to files that decide how its work is graded: test configuration, test runners.
-
-Works on a copy that no code runs in. What changed is known from the snapshots, so no tree is walked and no link of the
-agent's is followed: a link or a file where the snapshot had a directory is replaced by a directory. A directory that
-the agent closed is opened.
+The rules are those of `spec.globs`: bash's with globstar, matched against our own listing. A wildcard enters no folder
+that is a link. A pattern that is also the literal name of something there (`app/[id]/page.tsx`) matches that as well.
 """
 
 from __future__ import annotations

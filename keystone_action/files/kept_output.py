@@ -1,6 +1,6 @@
-"""The first and the last bytes of a stream of any length. Only the standard library: supervisors import this.
+"""What is kept of a program's output: its first and last bytes in memory, and all of it in a file where that is wanted.
 
-A file of ours that gets what a command prints, as it comes (`KeptWhole`).
+The launcher imports this: only the standard library, and little of it.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
-"""`diff.patch`: the agent's changes as text that `git apply` and people can read.
+"""`diff.patch`, the agent's changes as text that `git apply` and people can read, and how many lines each change has.
 
-Added and removed files are written here; for modified ones git compares copies under names of ours (its line matching
-stays quick on hostile text, and no `.gitattributes` of the agent has a say in it). What is not shown is said, in lines
-that git passes over: the rest can be applied.
-
-How many lines each change added and removed: read from the patch, or counted where the patch does not show it.
+Added and removed files are written here. For modified ones git compares copies under names of ours: its line matching
+stays quick on hostile text, and no `.gitattributes` of the agent has a say in it. Lines that git passes over say what
+is not shown, so that the rest can be applied.
 """
 
 from __future__ import annotations

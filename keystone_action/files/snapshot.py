@@ -1,14 +1,9 @@
-"""What is in a workspace at one moment: every entry with its kind, permissions and content digest.
+"""What is in a workspace at one moment (each entry with its kind, mode and content digest), and what two moments differ
+in.
 
-`.git` directories are recorded, but not entered: what lies in them can't be part of a change that git carries, and a
-commit by the agent would otherwise drown its changes in object files. `snapshot_git` takes what is in them.
-
-What a snapshot says of one path, and what a difference between two snapshots is.
-
-Whether a file system stamps every change of a file's content, also one that goes through a mapped page.
-
-tmpfs does not: its files keep their times when a mapped page is written. So an unchanged stamp proves an unchanged file
-only on file systems that are known for it, and that are seen to do it here.
+`.git` folders are recorded but not entered: a commit by the agent would drown its changes in object files.
+`snapshot_git` takes what is in them. A file whose time stamps did not change is not read again where the file system is
+known to stamp every change, and is seen to do it here: tmpfs does not stamp what is written through a mapped page.
 """
 
 from __future__ import annotations

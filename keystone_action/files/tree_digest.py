@@ -3,8 +3,6 @@
 Counted are names, kinds, contents, the targets of links, and what a file's owner may do with it. Times, owners and the
 rights of others are not: no two checkouts have the same. A `.git` counts by its head and its references; what else is
 in it differs between two clones of one commit.
-
-How much space trees take on the disk, and sizes in words. Only the standard library: supervisors import this.
 """
 
 from __future__ import annotations

@@ -1,11 +1,8 @@
-"""A port at which containers of one network reach us, and nobody else does: for the egress proxy and for relays.
+"""A port of ours that only some may reach: containers of one network, or users of this machine.
 
-Accepting connections at a socket of ours for as long as it is open.
-
-Whose connection is this? On Linux the kernel knows the user of every local socket, and only it can't be lied to.
-
-Asked by sock_diag (one exact look-up, some microseconds), else read from /proc/net/tcp and tcp6, whose length grows
-with every socket of the machine.
+Where a connection comes from is told by its address. Which user of this machine made one, the kernel tells, and only it
+can't be lied to: by sock_diag (one exact look-up, some microseconds), else by /proc/net/tcp, whose length grows with
+every socket of the machine.
 """
 
 from __future__ import annotations

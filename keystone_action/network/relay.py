@@ -1,6 +1,6 @@
-"""What only we can reach, for the containers of one cell: a port of ours whose connections go on to it.
+"""A port of ours for the containers of one cell, whose connections go on to what only we can reach.
 
-The network as we see it: names looked up, connections made. Tests put their own in its place.
+`Outside` looks up names and connects; tests put their own in its place.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""Our own interpreter, as the user of an author's script finds it: where it is installed, or, below a closed home, as a
-copy.
+"""Programs of ours, our own Python first, for users that can't read where they are installed: below a closed home.
 
-Programs of ours for users that can't read where they are installed: an environment below a closed home.
-
-A copy is named by its content, made once, and belongs to us. It lies where every user may pass and only we may write;
-a folder that somebody else put there first is never used.
+A copy is named by its content, made once, and belongs to us. It lies where every user may pass and only we may write; a
+folder that somebody else put there first is never used.
 """
 
 from __future__ import annotations

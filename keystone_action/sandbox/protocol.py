@@ -1,11 +1,8 @@
-"""Where untrusted code runs, as the rest of the house sees it: nobody asks which kind it is.
+"""Where untrusted code runs, as the rest of the house sees it: nobody asks which kind of sandbox it is.
 
-A `SandboxProvider` is one a run. A `Sandbox` is one world of one cell: a user, a HOME, a TMPDIR and a workspace. When
-`Sandbox.run` returns, every process that it started is gone, daemons and orphans too.
-
-Who listens on a TCP port, as Linux tells it in /proc/net/tcp and tcp6: no packet of ours disturbs a server.
-
-What the machine ran out of while a command ran: then its failure says nothing about the command.
+A run has one `SandboxProvider`. A `Sandbox` is the world of one cell: a user, a HOME, a TMPDIR and a workspace. When
+`Sandbox.run` returns, every process that it started is gone, daemons and orphans too; where the machine ran out of
+something meanwhile, it raises `ShortageError`, since a failure then says nothing about the command.
 """
 
 from __future__ import annotations

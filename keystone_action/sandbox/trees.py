@@ -1,11 +1,9 @@
-"""Directory trees that somebody hostile may have filled: give them to a user, take them back, remove them.
-
-What another process can still write of a tree whose own processes have all ended.
+"""Folders that somebody hostile may have filled: given to a user, taken back, removed, and held by nobody any more.
 
 A descriptor reaches another process through a socket, and neither modes nor Landlock hold off who has it. The kernel
 tells whether a file is open for writing anywhere, mapped, or on its way through a socket: it then refuses a lease for
-reading. It takes that for overlay file systems back as soon as the file is only mapped, so each file system is tried
-first; where it does not tell, files are replaced by copies, which nobody has open.
+reading. On overlay file systems it grants one for a file that is only mapped, so each file system is tried first; where
+the kernel does not tell, files are replaced by copies, which nobody has open.
 """
 
 from __future__ import annotations

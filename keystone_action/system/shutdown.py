@@ -1,7 +1,4 @@
-"""How a run ends when a signal asks it to: cleanly where it can, and in time where it can't.
-
-Cleaning up to the end.
-"""
+"""How a run ends when a signal asks it to: cleanly where it can, and in time where it can't."""
 
 from __future__ import annotations
 

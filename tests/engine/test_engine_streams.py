@@ -25,7 +25,7 @@ def framed(frames: list[tuple[int, bytes]]) -> bytes:
 @given(FRAMES, st.integers(1, 30))
 def test_frames_come_apart_wherever_they_are_cut(frames: list[tuple[int, bytes]], step: int) -> None:
     data = framed(frames)
-    demultiplexer = Demultiplexer()
+    demultiplexer = Demultiplexer(KeptStream(), KeptStream())
     for start in range(0, len(data), step):
         demultiplexer.feed(data[start : start + step])
     for kind, stream in ((1, demultiplexer.stdout), (2, demultiplexer.stderr)):
@@ -50,12 +50,12 @@ def test_the_first_and_the_last_bytes_are_kept(parts: list[bytes], head: int, ta
 
 
 def test_what_is_no_output_is_refused() -> None:
-    with pytest.raises(SandboxError, match="no output of a container"):
-        Demultiplexer().feed(b"HTTP/1.1 500 Internal Server Error")
+    with pytest.raises(SandboxError, match="not the output of a container"):
+        Demultiplexer(KeptStream(), KeptStream()).feed(b"HTTP/1.1 500 Internal Server Error")
 
 
 def test_a_file_for_stdout_that_can_not_be_written_is_named_and_not_taken_for_an_engine_that_is_gone() -> None:
-    demultiplexer = Demultiplexer(KeptWhole(Path("/dev/full"), above=4))
+    demultiplexer = Demultiplexer(KeptStream(whole=KeptWhole(Path("/dev/full"), above=4)), KeptStream())
     with contextlib.closing(demultiplexer):
         demultiplexer.feed(framed([(1, b"fine")]))
         with pytest.raises(SandboxError, match=r"^/dev/full can't be written: No space left"):

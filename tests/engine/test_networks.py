@@ -230,7 +230,7 @@ def test_in_a_container_of_the_engine_our_own_container_joins(containers: Contai
 def test_an_engine_that_is_gone_is_a_sentence() -> None:
     import anyio
 
-    client = EngineClient(Connection(base_url="tcp://127.0.0.1:1", version="1.41"))
+    client = EngineClient(Connection("tcp://127.0.0.1:1", version="1.41"))
 
     async def opened() -> None:
         await Networks(client, "run").open("cell")

@@ -45,7 +45,7 @@ class OneArchive(BaseHTTPRequestHandler):
 
 
 def client_of(port: int) -> EngineClient:
-    return EngineClient(Connection(base_url=f"tcp://127.0.0.1:{port}", version="1.41", timeout=20))
+    return EngineClient(Connection(f"tcp://127.0.0.1:{port}", version="1.41", timeout=20))
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Our own calls of git, on trees whose owners we don't trust: no hooks, no configuration but ours, no questions.
 
-What an index of git (`.git/index`) says: all of it but the times, inodes and sizes of files, which `git status`
-writes anew in a copied workspace.
+`meaning_of_index` reads an index (`.git/index`) itself: all of it but times, inodes and sizes of files, which
+`git status` writes anew in a copied workspace.
 """
 
 from __future__ import annotations

@@ -1,15 +1,8 @@
-"""The files of one commit, read from a checkout that we don't trust.
+"""What is in a commit, read from a checkout that we don't trust, and a copy of the checkout for the author's scripts.
 
-Nothing of the checkout but its objects is used: they are borrowed by an empty repository of our own, so that no
-configuration, attribute, hook, filter or text conversion of the checkout's has a say, and nothing is written to it.
-What it lacks is fetched into that repository, over the network, from an address that the caller gives.
-
-What the commit that is checked out holds, so that a change has brought it along.
-
-A copy of the checkout for the author's own scripts, which run as a user that may not read the checkout itself.
-
-What no script may read is not in it: our results, and what a repository knows besides its history. The job's token can
-stand in `.git` (actions/checkout keeps it in `http.<url>.extraheader`); see `git_history`.
+Nothing of the checkout but its objects is used: an empty repository of our own borrows them, so that no configuration,
+attribute, hook, filter or text conversion of the checkout has a say, and nothing is written to it. What it lacks is
+fetched into that repository, over the network, from an address that the caller gives.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""What becomes of a `.git` that was copied into a workspace (spec 5.2, "Withheld").
+"""A `.git` that was copied into a workspace, or that an agent left there, made safe for those who find it.
 
-Its history may hold what the agent must not see, its configuration the checkout's own token (actions/checkout keeps
-one in `http.<url>.extraheader`), and its hooks and includes point to places of ours. So: hooks go, the configuration
-is rewritten from a short list of harmless keys, and where a withheld path is in the history or index, or the history
-lies outside of what was copied, one commit of the tree as given takes its place.
+A checkout's history may hold what the agent must not see (spec 5.2, "Withheld"), its configuration the job's token
+(actions/checkout keeps one in `http.<url>.extraheader`), its hooks and includes places of ours. So hooks go, the
+configuration is written anew from a short list of harmless keys, and where a withheld path is in the history or index,
+or the history lies outside of what was copied, one commit of the tree as given takes its place.
 
-Git directories that an agent left, made safe for scripts of ours that call git there.
-
-git takes programs to run from the repository that it finds (`core.fsmonitor`, filters, hooks, `diff.external`), and it
-finds one in any directory that looks like it. `git status` in a copy of a hostile workspace would be the agent's code
-under our own user, outside of every sandbox. So what git would read is rewritten, wherever it could find it.
+An agent's repository may name programs (`core.fsmonitor`, filters, hooks, `diff.external`), which `git status` would
+run as our own user, outside of every sandbox. So what git would read there is rewritten, wherever it could find it.
 """
 
 from __future__ import annotations

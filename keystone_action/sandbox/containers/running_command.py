@@ -19,8 +19,8 @@ from keystone_action.sandbox.protocol import TABLES, RunningCommand, listeners
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.connection import Streams
     from keystone_action.engine.container import Run
+    from keystone_action.engine.streams import AttachedStreams
     from keystone_action.sandbox.protocol import Connection
     from keystone_action.system.command import Completed
 
@@ -129,7 +129,7 @@ class ContainerCommand(RunningCommand):
         await asyncio.wait([self._completed], timeout=_END_SECONDS)
         return self.has_ended
 
-    def _beside(self, script: str, *arguments: str) -> Streams:
+    def _beside(self, script: str, *arguments: str) -> AttachedStreams:
         """A program beside the command: the connection that is its streams, in frames. Blocks. Raises SandboxError."""
         with engine_errors("can't run a program beside a server"):
             assert self._run.identifier is not None
@@ -147,7 +147,7 @@ class ContainerCommand(RunningCommand):
         self._run.finish()
 
 
-def _exactly(connection: Streams, count: int) -> bytes:
+def _exactly(connection: AttachedStreams, count: int) -> bytes:
     data = b""
     while len(data) < count:
         piece = connection.recv(count - len(data))
@@ -157,7 +157,7 @@ def _exactly(connection: Streams, count: int) -> bytes:
     return data
 
 
-def _read(connection: Streams) -> bytes:
+def _read(connection: AttachedStreams) -> bytes:
     """What comes on stdout: at most so much, and at most so long."""
     deadline = time.monotonic() + _LOOK_SECONDS
     found = bytearray()
@@ -177,7 +177,7 @@ def _read(connection: Streams) -> bytes:
     return bytes(found)
 
 
-def _bring(connection: Streams, near: socket.socket) -> None:
+def _bring(connection: AttachedStreams, near: socket.socket) -> None:
     """What the far end says, taken out of its frames, until one of the two hangs up."""
     with contextlib.suppress(OSError, EOFError):
         while True:
@@ -192,7 +192,7 @@ def _bring(connection: Streams, near: socket.socket) -> None:
     _hang_up(connection, near)
 
 
-def _take(connection: Streams, near: socket.socket) -> None:
+def _take(connection: AttachedStreams, near: socket.socket) -> None:
     """What we say."""
     with contextlib.suppress(OSError):
         while piece := near.recv(_CHUNK):
@@ -200,7 +200,7 @@ def _take(connection: Streams, near: socket.socket) -> None:
     _hang_up(connection, near)
 
 
-def _hang_up(connection: Streams, near: socket.socket) -> None:
+def _hang_up(connection: AttachedStreams, near: socket.socket) -> None:
     with contextlib.suppress(OSError):
         near.shutdown(socket.SHUT_RDWR)
     connection.close()

@@ -1,12 +1,10 @@
-"""`setup.commands` in an image (spec 1.1 and 5.2): as root, in the cell's own workspace, all in one container.
+"""What a spec's `setup` does in an image (spec 1.1 and 5.2): `setup.packages` and `setup.commands`, as root.
 
-What they change of the workspace, HOME and TMPDIR is there for the sandbox as if its own user had done it. What they
-change of the system becomes an image: the cell's own, or one that is found again, where nothing but the commands and
-what they were given can have decided what is in it.
-
-`setup.packages` in an image (spec 1.1): installed once as root; what they leave becomes an image of its own.
-
-That image is named by its content, so that the next cell, run or pull request with the same packages finds it ready.
+Installed packages become an image that is named by its content, so that the next cell, run or pull request with the
+same packages finds it. Commands run in the cell's own workspace, all in one container: what they change of the
+workspace, HOME and TMPDIR is there for the sandbox as if its own user had done it. What they change of the system
+becomes an image: the cell's own, or one that is found again, where nothing but the commands and what they were given
+can have decided what is in it.
 """
 
 from __future__ import annotations

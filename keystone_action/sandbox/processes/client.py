@@ -1,6 +1,7 @@
-"""Our side of the launcher: start it, hand it orders, talk to the supervisors it forks.
+"""Our side of the launcher: start it, hand it orders, talk to the supervisors that it forks.
 
-A program that runs on while cells come and go: a database server. Supervised as commands are, and ended with us.
+`ServiceProcess` is a program that runs on while cells come and go, such as a database server. It is supervised as
+commands are, and ends with us.
 """
 
 from __future__ import annotations

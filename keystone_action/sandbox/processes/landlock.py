@@ -1,14 +1,12 @@
-"""Landlock: a process gives up, for itself and all that it starts, every file that no rule names.
+"""What keeps a command from the machine's files: Landlock, and for sandboxes of our own user mounts that are read-only.
 
-The kernel's interface: https://docs.kernel.org/userspace-api/landlock.html (system calls without wrappers in libc).
-Only the standard library: the launcher imports this.
+Landlock: a process gives up, for itself and all that it starts, every file that no rule names. The interface:
+https://docs.kernel.org/userspace-api/landlock.html (system calls without wrappers in libc).
 
-A view of the machine's files in which only what belongs to a sandbox can be changed: for sandboxes of our own user.
-
-Landlock covers neither modes, times, owners, attributes nor sockets, and the modes of our own user's files keep nobody
-out who is that user. So a supervisor enters a user namespace, for good, where every user may make mounts; each command
-gets mounts of its own there, all of them read-only but those of its workspace, HOME and TMPDIR. The directory for
-temporary files, where other cells are, is another one for it. Only the standard library: the launcher imports this.
+Mounts: Landlock covers neither modes, times, owners, attributes nor sockets, and the modes of our own user's files keep
+nobody out who is that user. So a supervisor enters a user namespace, for good, where every user may make mounts; each
+command gets mounts of its own there, read-only but for its workspace, HOME and TMPDIR, and another folder for temporary
+files, where other cells are. Only the standard library: the launcher imports this.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
-"""What code in a process sandbox may touch, as Landlock rules: the system, and what is its own.
+"""What code in a process sandbox may touch, as Landlock rules: the system, what is its own, and what a spec shows it.
 
-Which folders a spec must show, by `resources.readable`, so that a program of this machine runs in a sandbox.
-
-What the author's own scripts have on the host that an agent's processes don't: our PATH and what it leads to.
+The author's own scripts get more: our PATH and what it leads to.
 """
 
 from __future__ import annotations

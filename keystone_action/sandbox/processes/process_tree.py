@@ -1,8 +1,4 @@
-"""Reading /proc: who descends from a process, and what they use.
-
-Only the standard library: the launcher imports this.
-
-Ending every descendant of a process, also when they fork as fast as they can, and never anybody else.
+"""The descendants of a process as /proc shows them, what they use, and their end, however fast they fork.
 
 Only the standard library: the launcher imports this.
 """

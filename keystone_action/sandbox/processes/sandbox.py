@@ -1,6 +1,6 @@
-"""One world of one cell as processes of this machine: what `process.ProcessSandboxes` opens.
+"""The sandbox of one cell as processes of this machine, and a command in it that is talked to while it runs.
 
-A command of a process sandbox that is talked to while it runs, over this machine's loopback interface.
+`ProcessSandboxes` opens it. A running command is reached over this machine's loopback interface.
 """
 
 from __future__ import annotations

@@ -1,10 +1,7 @@
-"""What a process tree uses, looked at now and then: memory, processes, disk. Only the standard library.
+"""What the processes of a command use (memory, processes, disk), and which they were, looked at now and then.
 
-Nothing here enforces; the supervisor ends the command when `ProcessWatch.look` returns a sentence.
-
-The processes of a command as they are seen: the first for sure, its descendants when a look finds them.
-
-What begins and ends between two looks leaves nothing. Only the standard library: the launcher imports this.
+Nothing here enforces: the supervisor ends the command when `ProcessWatch.look` returns a sentence. A process that
+begins and ends between two looks is not seen. Only the standard library: the launcher imports this.
 """
 
 from __future__ import annotations
