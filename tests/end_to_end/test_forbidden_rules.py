@@ -5,15 +5,89 @@ from __future__ import annotations
 import base64
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.audit import audit_lines
-from support.command_line import keystone
-from support.forbidden_rules import API, TOKEN, judged, spec_of, with_workspace
+from support.command_line import Called, keystone
+from support.forbidden_rules import API, TOKEN, WORKSPACE, judged, spec_of, with_workspace
+from support.graded_tests import lay_out
 from support.images import BASE
 from support.model_agents import CLIENT, REAL_KEY, behind, run, says
+from support.side_by_side import Spec, run_side_by_side
+
+SPELL = f"import base64, json, os, sys, time, urllib.parse, urllib.request\nsecret = {TOKEN!r}\n"
+"""The agent knows the secret by itself: that it stands in the spec would make it none."""
+CALL = "urllib.request.urlopen(urllib.request.Request(os.environ['KEYSTONE_SERVICE_API_URL'] + {}))"
+OUTSIDE = [
+    ("open('docs/b.md', 'a').write('more')", "docs/b.md: changed (2 bytes → 6 bytes)"),
+    ("open('new.txt', 'w').write('x')", "new.txt: added (1 bytes)"),
+    ("os.remove('docs/b.md')", "docs/b.md: removed (2 bytes)"),
+    ("os.rename('docs/b.md', 'src/b.md')", "docs/b.md: removed (2 bytes)"),
+    ("os.chmod('tool.sh', 0o755)", "tool.sh: its permissions changed (0644 → 0755)"),
+    ("os.symlink('/etc/passwd', 'link')", "link: added (a link)"),
+    ("os.mkdir('a-message')", "a-message: added (an empty folder)"),
+    ("os.mkfifo('pipe')", "pipe: added (a socket, FIFO or device)"),
+    ("open('.gitignore', 'w').write('*'); open('unseen', 'w').close()", ".gitignore: added (1 bytes)"),
+    ("os.makedirs('.git/hooks'); open('.git/hooks/pre-commit', 'w').write('x')", ".git/hooks/pre-commit: added"),
+    ("os.makedirs('.git/x/.git'); open('.git/x/.git/index', 'w').write('x')", ".git/x/.git/index: added"),
+    ("os.makedirs('src/.git'); open('src/.git/index', 'w').write('x'); open('srcs', 'w')", "srcs: added (0 bytes)"),
+]
+"""What an agent does to a workspace of which it may write a part, and what is told of it first."""
+GETS_OUT = [
+    ("print('a\\nb', secret)", "stdout, line 2"),
+    ("print('it is', secret, file=sys.stderr)", "stderr, line 1"),
+    ("for one in secret: print(one)", "stdout, line 21"),
+    ("for one in secret: os.write(1, one.encode()); time.sleep(0.001)", "stdout, line 1"),
+    ("os.write(1, secret[:9].encode()); os.write(2, secret[9:].encode())", "stdout and stderr together"),
+    ("os.write(2, secret[:9].encode()); os.write(1, secret[9:].encode())", "stderr and stdout together"),
+    ("print('x' * (3 << 20) + '\\n' + secret + 'y' * (3 << 20))", "stdout, line 2"),
+    ("print(base64.encodebytes(b'ab' + secret.encode() * 9).decode())", "stdout, line 1"),
+    ("print(secret.encode().hex())", "stdout, line 1"),
+    ("print(''.join(f'%{ord(one):02x}' for one in secret))", "stdout, line 1"),
+    ("open('a.txt', 'w').write('\\n\\n' + secret)", "a.txt, line 3"),
+    ("open('a.bin', 'wb').write(bytes(5 << 20) + secret.encode())", "a.bin, line 1"),
+    ("open(secret, 'w')", "the name of a path whose name holds a secret"),
+    ("os.makedirs('deep'); open('deep/' + secret[:7] + '\\n' + secret[7:], 'w')", "the name of a path in deep"),
+    ("os.symlink(secret, 'link')", "the target of the link link"),
+    (CALL.format("'/?q=' + secret"), "the URL of request 1 to api"),
+    (
+        CALL.format("'/' + secret[:5] + '%' + secret[5:6].encode().hex() + secret[6:]"),
+        "the URL of request 1 to api",
+    ),
+    (CALL.format("'/', json.dumps({'a': secret}).encode()"), "the body of request 1 to api"),
+    ("sys.stdout.write('x' * (65 << 20))", "stdout has 68,157,440 bytes, of which at most 67,108,864"),
+]
+"""How an agent gives a secret away, and where it is found."""
+
+
+def of_secrets(script: str, **fields: Any) -> Spec:
+    """Its agent runs this after SPELL."""
+    agent = {"command": ["python3", "{{ agent.dir }}/agent.py"], "dir": "agent"}
+    document = spec_of("", {"secrets_in_logs": "deny"}, secrets=["TOKEN"], agent=agent, **fields)
+    return Spec(document, {"agent/agent.py": SPELL + script})
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Called]:
+    """The runs of all these, by one call."""
+    rule, files = (
+        {"file_writes_outside": ["src", "gen/*.txt"]},
+        {f"work/{name}": text for name, text in WORKSPACE.items()},
+    )
+    specs = {
+        f"outside {number}": Spec(spec_of(f"import os; {script}", rule, workspace="work"), files)
+        for number, (script, _) in enumerate(OUTSIDE)
+    }
+    specs |= {f"gets out {number}": of_secrets(script, services=[API]) for number, (script, _) in enumerate(GETS_OUT)}
+    return run_side_by_side(tmp_path_factory, "forbidden_rules", specs, environ={"TOKEN": TOKEN})
+
+
+def test_no_report_of_them_all_holds_the_secret(run_of: Callable[[str], Called]) -> None:
+    output = run_of("gets out 0").output.parent / "out"
+    assert not [path for path in output.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
 
 
 def test_the_line_of_a_rule_is_known_and_junit_fails_there(tmp_path: Path) -> None:
@@ -29,26 +103,9 @@ def test_the_line_of_a_rule_is_known_and_junit_fails_there(tmp_path: Path) -> No
     assert "forbidden rule file_writes_outside was violated" in called.out + called.err
 
 
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("open('docs/b.md', 'a').write('more')", "docs/b.md: changed (2 bytes → 6 bytes)"),
-        ("open('new.txt', 'w').write('x')", "new.txt: added (1 bytes)"),
-        ("os.remove('docs/b.md')", "docs/b.md: removed (2 bytes)"),
-        ("os.rename('docs/b.md', 'src/b.md')", "docs/b.md: removed (2 bytes)"),
-        ("os.chmod('tool.sh', 0o755)", "tool.sh: its permissions changed (0644 → 0755)"),
-        ("os.symlink('/etc/passwd', 'link')", "link: added (a link)"),
-        ("os.mkdir('a-message')", "a-message: added (an empty folder)"),
-        ("os.mkfifo('pipe')", "pipe: added (a socket, FIFO or device)"),
-        ("open('.gitignore', 'w').write('*'); open('unseen', 'w').close()", ".gitignore: added (1 bytes)"),
-        ("os.makedirs('.git/hooks'); open('.git/hooks/pre-commit', 'w').write('x')", ".git/hooks/pre-commit: added"),
-        ("os.makedirs('.git/x/.git'); open('.git/x/.git/index', 'w').write('x')", ".git/x/.git/index: added"),
-        ("os.makedirs('src/.git'); open('src/.git/index', 'w').write('x'); open('srcs', 'w')", "srcs: added (0 bytes)"),
-    ],
-)
-def test_a_file_outside_is_a_violation(tmp_path: Path, script: str, told: str) -> None:
-    rule = {"file_writes_outside": ["src", "gen/*.txt"]}
-    called = run(tmp_path, spec_of(f"import os; {script}", rule, **with_workspace(tmp_path)), {})
+@pytest.mark.parametrize("number", range(len(OUTSIDE)))
+def test_a_file_outside_is_a_violation(run_of: Callable[[str], Called], number: int) -> None:
+    told, called = OUTSIDE[number][1], run_of(f"outside {number}")
     found = judged(called)
     assert found["violated"]
     first = next(line for line in found["details"].splitlines() if line.startswith(told))
@@ -116,51 +173,15 @@ def test_git_s_own_files_count_but_for_what_status_writes(
     assert all(line.startswith((told, "and ")) for line in found["details"].splitlines())
 
 
-SPELL = f"import base64, json, os, sys, time, urllib.parse, urllib.request\nsecret = {TOKEN!r}\n"
-"""The agent knows the secret by itself: that it stands in the spec would make it none."""
-
-
 def secret_spec(folder: Path, script: str, **fields: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    (folder / "agent").mkdir(exist_ok=True)
-    (folder / "agent" / "agent.py").write_text(SPELL + script)
-    agent = {"command": ["python3", "{{ agent.dir }}/agent.py"], "dir": "agent"}
-    spec = spec_of("", {"secrets_in_logs": "deny"}, secrets=["TOKEN"], agent=agent, **fields)
-    return spec, {"TOKEN": TOKEN}
+    spec = of_secrets(script, **fields)
+    lay_out(folder, spec.files)
+    return dict(spec.document), {"TOKEN": TOKEN}
 
 
-CALL = "urllib.request.urlopen(urllib.request.Request(os.environ['KEYSTONE_SERVICE_API_URL'] + {}))"
-
-
-@pytest.mark.parametrize(
-    ("script", "told"),
-    [
-        ("print('a\\nb', secret)", "stdout, line 2"),
-        ("print('it is', secret, file=sys.stderr)", "stderr, line 1"),
-        ("for one in secret: print(one)", "stdout, line 21"),
-        ("for one in secret: os.write(1, one.encode()); time.sleep(0.001)", "stdout, line 1"),
-        ("os.write(1, secret[:9].encode()); os.write(2, secret[9:].encode())", "stdout and stderr together"),
-        ("os.write(2, secret[:9].encode()); os.write(1, secret[9:].encode())", "stderr and stdout together"),
-        ("print('x' * (3 << 20) + '\\n' + secret + 'y' * (3 << 20))", "stdout, line 2"),
-        ("print(base64.encodebytes(b'ab' + secret.encode() * 9).decode())", "stdout, line 1"),
-        ("print(secret.encode().hex())", "stdout, line 1"),
-        ("print(''.join(f'%{ord(one):02x}' for one in secret))", "stdout, line 1"),
-        ("open('a.txt', 'w').write('\\n\\n' + secret)", "a.txt, line 3"),
-        ("open('a.bin', 'wb').write(bytes(5 << 20) + secret.encode())", "a.bin, line 1"),
-        ("open(secret, 'w')", "the name of a path whose name holds a secret"),
-        ("os.makedirs('deep'); open('deep/' + secret[:7] + '\\n' + secret[7:], 'w')", "the name of a path in deep"),
-        ("os.symlink(secret, 'link')", "the target of the link link"),
-        (CALL.format("'/?q=' + secret"), "the URL of request 1 to api"),
-        (
-            CALL.format("'/' + secret[:5] + '%' + secret[5:6].encode().hex() + secret[6:]"),
-            "the URL of request 1 to api",
-        ),
-        (CALL.format("'/', json.dumps({'a': secret}).encode()"), "the body of request 1 to api"),
-        ("sys.stdout.write('x' * (65 << 20))", "stdout has 68,157,440 bytes, of which at most 67,108,864"),
-    ],
-)
-def test_a_secret_that_gets_out_is_a_violation(tmp_path: Path, script: str, told: str) -> None:
-    spec, environ = secret_spec(tmp_path, script, services=[API])
-    called = run(tmp_path, spec, environ)
+@pytest.mark.parametrize("number", range(len(GETS_OUT)))
+def test_a_secret_that_gets_out_is_a_violation(run_of: Callable[[str], Called], number: int) -> None:
+    told, called = GETS_OUT[number][1], run_of(f"gets out {number}")
     found = judged(called)
     assert found["violated"]
     assert told in found["details"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.attacks import honest, hostile
 from support.graded_tests import World
+from support.squares import square
 
 FAMILY = "rivals of hidden files"
 TEST = """
@@ -40,7 +41,6 @@ RUNNERS = {
     "discover": DISCOVER,
     "swebench": SWEBENCH,
 }
-OF_ALL = pytest.mark.parametrize("runner", list(RUNNERS))
 
 
 @pytest.fixture
@@ -101,8 +101,7 @@ IN_A_FOLDER = {
 }
 
 
-@pytest.mark.parametrize("kind", list(AT_THE_ROOT))
-@OF_ALL
+@square("runner", RUNNERS, "kind", AT_THE_ROOT)
 @hostile(FAMILY, "a package beside a hidden test", held_by="rivals taken away")
 def test_no_package_stands_for_a_hidden_test(world: World, runner: str, kind: str) -> None:
     world.left(AT_THE_ROOT[kind])
@@ -113,8 +112,7 @@ def test_no_package_stands_for_a_hidden_test(world: World, runner: str, kind: st
     assert "test_solution/__init__.py (in place of test_solution.py)" in outcome.message
 
 
-@pytest.mark.parametrize("kind", list(IN_A_FOLDER))
-@OF_ALL
+@square("runner", RUNNERS, "kind", IN_A_FOLDER)
 @hostile(FAMILY, "a module or package for the folder of a hidden test", held_by="rivals taken away")
 def test_nothing_stands_for_the_folder_of_a_hidden_test(world: World, runner: str, kind: str) -> None:
     world.left(IN_A_FOLDER[kind])
@@ -123,8 +121,7 @@ def test_nothing_stands_for_the_folder_of_a_hidden_test(world: World, runner: st
     assert outcome.details["taken_away"] == [next(iter(IN_A_FOLDER[kind]))]
 
 
-@pytest.mark.parametrize("place", ["test_solution.py", "tests/test_solution.py"])
-@OF_ALL
+@square("runner", RUNNERS, "place", ["test_solution.py", "tests/test_solution.py"])
 @honest(FAMILY, "a package beside a hidden test")
 @honest(FAMILY, "a module or package for the folder of a hidden test")
 def test_packages_and_tests_of_the_agents_own_stay(world: World, runner: str, place: str) -> None:
@@ -153,8 +150,7 @@ FORGED = {
 """The author's own `tests/__init__.py`, as the agent left it: it may be what a task is about, so it stays."""
 
 
-@pytest.mark.parametrize("kind", list(FORGED))
-@OF_ALL
+@square("runner", RUNNERS, "kind", FORGED)
 @hostile(FAMILY, "other code in the name of a hidden test", held_by="collected code compared with what was injected")
 def test_collected_code_is_that_of_the_hidden_test(world: World, runner: str, kind: str) -> None:
     world.given({"tests/__init__.py": ""})
@@ -260,15 +256,17 @@ test_made = made
 
 
 # unittest runs no plain functions.
-@pytest.mark.parametrize(
-    ("runner", "style"),
-    [(one, "unittest") for one in RUNNERS]
-    + [(one, "functions") for one in RUNNERS if one not in ("unittest", "discover")],
+@square(
+    "way",
+    [f"{one} unittest" for one in RUNNERS]
+    + [f"{one} functions" for one in RUNNERS if one not in ("unittest", "discover")],
+    "place",
+    ["test_solution.py", "tests/test_solution.py"],
 )
-@pytest.mark.parametrize("place", ["test_solution.py", "tests/test_solution.py"])
 @honest(FAMILY, "other code in the name of a hidden test")
-def test_honest_tests_of_every_form_are_what_was_injected(world: World, runner: str, place: str, style: str) -> None:
+def test_honest_tests_of_every_form_are_what_was_injected(world: World, way: str, place: str) -> None:
     """Decorated, inherited, made, asynchronous, with asserts that pytest rewrites."""
+    runner, _, style = way.rpartition(" ")
     world.hidden(test_solution=ODD_TESTS if style == "unittest" else FUNCTIONS, base=BASE)
     world.given({"tests/__init__.py": ""} if place.startswith("tests/") else {})
     world.left({"solution.py": RIGHT})
@@ -286,12 +284,20 @@ NEAR = ["helpers/__init__.py", "tests/helpers.py", "tests/helpers/__init__.py", 
 EXTENSION = "helpers.cpython-311-x86_64-linux-gnu.so"
 
 
-@pytest.mark.parametrize("planted", NEAR)
-@pytest.mark.parametrize("kind", ["injected", "protected"])
-@pytest.mark.parametrize("runner", ["pytest", "pytest with a report", "unittest"])
+@square(
+    "way",
+    [
+        f"{runner} {kind}"
+        for kind in ("injected", "protected")
+        for runner in ("pytest", "pytest with a report", "unittest")
+    ],
+    "planted",
+    NEAR,
+)
 @hostile(FAMILY, "a module in the name of a hidden helper", held_by="rivals taken away, an import guard in the finder")
-def test_nothing_stands_for_what_a_hidden_test_imports(world: World, runner: str, kind: str, planted: str) -> None:
+def test_nothing_stands_for_what_a_hidden_test_imports(world: World, way: str, planted: str) -> None:
     """Neither beside it nor in a folder that comes before it on the search path."""
+    runner, _, kind = way.rpartition(" ")
     world.hidden(test_solution=HELPED, helpers=SOUND)
     world.given({"conftest.py": "import sys\nsys.path.insert(0, 'lib')\n"})
     if kind == "protected":
