@@ -10,7 +10,7 @@ import pytest
 from pydantic import Field, WithJsonSchema
 from support.page_examples import PAGES, examples, fits, page
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, passed
+from keystone_action.invariants.check import Check, CheckContext, Outcome, passed
 from keystone_action.spec.models.base import AuthorPath, Duration, RegexPattern, Size, StrictModel, Text, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList, TextOrMapping, text_like
 from keystone_action.spec.reference.json_schema import json_schema

@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from keystone_action.invariants.base import Check, Phase
+from keystone_action.invariants.check import Check, Phase
 from keystone_action.invariants.registry import BUILT_IN, CheckTypes
 from keystone_action.spec.reference.docstrings import description
 from keystone_action.spec.reference.words import models_in

@@ -1,4 +1,5 @@
-"""What `input_from` names, as the text that a judge is given. Everything in it is the agent's, or a service's, word."""
+"""What `input_from` names, as the text that a check looks at. Everything in it is the word of the agent or of a
+service."""
 
 from __future__ import annotations
 
@@ -7,12 +8,17 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import AfterValidator
+from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import Evidence, LongText
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.files.snapshot import FileState
+from keystone_action.spec.models.base import InputSource
 from keystone_action.system.command import WHOLE_LIMIT
 
 MATERIAL_LIMIT = 200_000
@@ -33,22 +39,27 @@ class NoTrace(Exception):  # noqa: N818 - an outcome: the check is skipped
 
 
 class BadSource(Exception):  # noqa: N818 - an outcome: the check is in error
-    """What was named can't be looked at. The loader refuses what it can see; an expression is known only here."""
+    """The source that was named does not exist. The loader refuses what it can see; the value of an expression is known
+    only when the check runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The text to judge; notes are sentences about what is not in it. size: how many bytes there are in all, where the
-    text is only the first of them; else 0."""
+    """The text to judge."""
 
     text: str
     notes: tuple[str, ...] = ()
+    """Sentences about what is not in the text."""
     size: int = 0
+    """How many bytes there are in all, where the text is only the first of them; else 0."""
 
 
-def collect(evidence: Evidence, source: str) -> Material:
-    """The material that a valid `input_from` names, for a judge: at most MATERIAL_LIMIT bytes of it; blocking. An empty
-    one is never given to a judge: it fails the check without asking. Raises NothingToJudge, NoTrace, BadSource."""
+def collect_material(evidence: Evidence, source: str) -> Material:
+    """The material that a valid `input_from` names, for a judge: its first MATERIAL_LIMIT bytes, with secrets masked.
+
+    A judge is never asked about an empty text: the check fails instead. Blocks. Raises NothingToJudge, NoTrace,
+    BadSource.
+    """
     found = _gather(evidence, source, MATERIAL_LIMIT + _SPARE)
     if not found.text.strip():
         raise NothingToJudge(f"{source} is empty: there is nothing to judge")
@@ -58,14 +69,17 @@ def collect(evidence: Evidence, source: str) -> Material:
     return Material(masked[:MATERIAL_LIMIT].decode("utf-8", "ignore"), found.notes, size)
 
 
-def gather(evidence: Evidence, source: str) -> Material:
-    """All of it as it is, possibly empty, secrets and all: for checks that send it nowhere, and may not take a part for
-    the whole. Raises as `collect`, NothingToJudge also where not all of it was kept, and TooMuchPrinted."""
+def gather_material(evidence: Evidence, source: str) -> Material:
+    """The whole material, for checks that send it nowhere: it may be empty, and secrets in it are not masked.
+
+    Raises what `collect_material` raises, NothingToJudge also where not all of the material was kept, and
+    TooMuchPrinted.
+    """
     return _gather(evidence, source, None)
 
 
 def _gather(evidence: Evidence, source: str, most: int | None) -> Material:
-    """most: bytes that are enough; None = all of it is wanted, or nothing."""
+    """most: how many bytes are enough; None when only the whole will do."""
     named = _SOURCES.get(source)
     if named is not None:
         return named(evidence, most)
@@ -87,7 +101,7 @@ def _stdout(evidence: Evidence, most: int | None) -> Material:
 
 
 def _printed_material(shown: str, long: LongText | None, most: int | None) -> Material | None:
-    """What is enough; None where all of it is wanted."""
+    """The part of a stream that is enough for a judge; None when the whole is wanted, which the caller then reads."""
     if most is None:
         return None
     if long is None or long.file is None:
@@ -136,7 +150,7 @@ def _file(evidence: Evidence, path: str, most: int | None) -> Material:
         raise NothingToJudge(f"{display_path(path)} has {size:,} bytes; at most {WHOLE_LIMIT:,} are read")
     text = _text(head, cut=is_cut)
     if text is None:
-        raise NothingToJudge(f"{display_path(path)} is no text: its bytes are not UTF-8")
+        raise NothingToJudge(f"{display_path(path)} is not text: its bytes are not UTF-8")
     return Material(text, size=size if is_cut else 0)
 
 
@@ -202,7 +216,7 @@ def _entry(evidence: Evidence, path: str, state: FileState, label: str, most: in
     if state.kind == "link":
         return f"{name} ({label}, a link to {display_path(state.target)})", ""
     if state.kind != "file":
-        return f"{name} ({label}, no regular file)", ""
+        return f"{name} ({label}, not a regular file)", ""
     try:
         head, size = read_head_inside(evidence.workspace, path, limit=WHOLE_LIMIT if most is None else FILE_LIMIT)
     except PathProblem as problem:
@@ -237,3 +251,27 @@ _SOURCES: dict[str, Callable[[Evidence, int | None], Material]] = {
     "diff": _diff,
     "trace": _trace,
 }
+
+
+_SOURCE = InputSource()
+
+
+def _valid_source(source: str) -> str:
+    if source in _SOURCE.fixed or "{{" in source or (source.startswith("file:") and len(source) > len("file:")):
+        return source
+    service, dot, field = source.partition(".")
+    if not service or not dot:
+        expected = f"{', '.join(_SOURCE.fixed)}, file:<path> or <service>.<field>"
+        raise PydanticCustomError(
+            "input_source", "expected {expected}; found {found}", {"expected": expected, "found": repr(source)}
+        )
+    try:
+        parse_field(field)
+    except ValueError as problem:
+        raise PydanticCustomError("input_source", "{problem}", {"problem": str(problem)}) from None
+    return source
+
+
+InputFrom = Annotated[str, AfterValidator(_valid_source), _SOURCE]
+"""`agent_output`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` below the workspace, or `<service>.<field>` of
+a mock that records."""

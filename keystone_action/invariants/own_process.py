@@ -24,7 +24,7 @@ class NotFinished(Exception):  # noqa: N818 - an outcome: the check fails
     stop."""
 
 
-async def ask(program: Path, document: Any, *, timeout: float) -> Any:
+async def ask_program(program: Path, document: Any, *, timeout: float) -> Any:
     """What a program answers: JSON on its stdout, for JSON on its stdin. It sees nothing of our environment.
 
     program: a file that imports nothing of ours. timeout: seconds. Raises NotFinished; the process is gone then.

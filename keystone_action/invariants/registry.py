@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, get_args
 
 from keystone_action.errors import UsageError
-from keystone_action.invariants.base import Check, Phase
+from keystone_action.invariants.check import Check, Phase
 from keystone_action.spec.named_classes import class_of_file
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ def _load_plugin(entry: EntryPoint) -> type[Check]:
     problem = _unfit(entry.name, loaded)
     if problem:
         raise UsageError(
-            f"the check type {entry.name!r} of {distribution(entry)} is no check: {entry.value} {problem}",
-            help="A check type derives from keystone_action.invariants.base.Check; see there.",
+            f"the check type {entry.name!r} of {distribution(entry)} is not a check: {entry.value} {problem}",
+            help="A check type derives from keystone_action.invariants.check.Check; see there.",
         )
     checked: type[Check] = loaded
     return checked

@@ -10,6 +10,7 @@ import anyio
 
 from keystone_action.runner.cell.layout import make_readable
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
+from keystone_action.system.command import Limits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,8 +61,7 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
 async def _read_registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, place: Path) -> Mapping[str, Any] | None:
     """What the modules of a suite register; None when they can't be asked."""
     from keystone_action.files.workspace import copy_tree
-    from keystone_action.invariants.scorers.own_scorers import NotAnswered, Scorers, ask
-    from keystone_action.system.command import Limits
+    from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask_scorer
 
     workspace, code = place / "workspace", place / "code"
 
@@ -78,7 +78,7 @@ async def _read_registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, p
     try:
         order = {"scorer": None}
         scorers = Scorers(own.modules, loaded.library(), directory=str(code))
-        answer, _ = await ask(sandbox, scorers, order, environment=loaded.spec.setup.env, timeout=_SECONDS)
+        answer, _ = await ask_scorer(sandbox, scorers, order, environment=loaded.spec.setup.env, timeout=_SECONDS)
     except NotAnswered:
         return None
     finally:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from keystone_action.files.git import commands as git
 from keystone_action.files.tree_digest import TreeDigester
-from keystone_action.invariants.base import Check
+from keystone_action.invariants.check import Check
 from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.loader import LoadedSpec, enclosing_root

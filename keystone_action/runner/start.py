@@ -11,7 +11,7 @@ import anyio
 
 from keystone_action.errors import SandboxError, SecretError
 from keystone_action.evidence.masking import Masker
-from keystone_action.invariants.base import Check
+from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.host import Host
 from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.setup.kept import KeptSetups

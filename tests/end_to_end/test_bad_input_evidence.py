@@ -104,7 +104,7 @@ DOCUMENTS = {
 SAID_OF_JSON = {
     "deep lists": "nested too deep",
     "huge": "at most 8,388,608 are read",
-    "no number": "NaN is no JSON",
+    "no number": "NaN is not JSON",
     "a key twice": "a key is there twice",
     "another type": "expected true (boolean), found 1 (integer)",
     "a FIFO": "is a FIFO, not a regular file",

@@ -295,7 +295,7 @@ SAID_OF_REPORTS = {
     "deep": "is nested too deep",
     "huge": "at most 67,108,864 are read",
     "claims without cases": "No test was run.",
-    "half of one": "is no well-formed XML",
+    "half of one": "is not well-formed XML",
     "hangs": "stopped at their time limit of 10 s",
 }
 

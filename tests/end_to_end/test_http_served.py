@@ -76,7 +76,7 @@ def test_without_start_nothing_else_is_asked(tmp_path: Path) -> None:
     elsewhere = 'invariants: {it: {check: {type: http, request: {url: "http://{{ cell.id }}.example/"}}}}\n'
     called = run(tmp_path, elsewhere)
     assert called.code == 3
-    assert "is no service of this spec" in called.checks["it"]["message"]
+    assert "is not a service of this spec" in called.checks["it"]["message"]
 
 
 @pytest.mark.docker

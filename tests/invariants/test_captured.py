@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keystone_action.invariants.captured import ending, tails
+from keystone_action.invariants.command_output import describe_ending, tails
 from keystone_action.system.command import Capture, Completed
 
 
@@ -24,7 +24,7 @@ def completed(exit_code: int | None, signal: int | None = None, **more: object) 
     ],
 )
 def test_only_a_signal_is_called_one(how: Completed, words: str) -> None:
-    assert ending(how) == words
+    assert describe_ending(how) == words
 
 
 def test_what_may_explain_a_failure_comes_last() -> None:

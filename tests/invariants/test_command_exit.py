@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 from support.context import grade, make_check
 
-from keystone_action.invariants.captured import tail
+from keystone_action.invariants.command_output import tail
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.system.command import Capture, Limits
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.values.comparison import as_json, contains, describe, equal, order, text_of
+from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, text_of
 
 UTC = dt.UTC
 EAST = dt.timezone(dt.timedelta(hours=2))
@@ -247,7 +247,7 @@ def test_nothing_raises_and_answers_agree(expected: Any, found: Any) -> None:
         assert not equal(expected, found)
     assert isinstance(contains(expected, found), bool)
     describe(found)
-    json.dumps(as_json(found), allow_nan=False)
+    json.dumps(json_value(found), allow_nan=False)
 
 
 @given(st.integers() | st.floats() | st.decimals(), st.text())

@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from support.context import context_of, grade, make_check, make_evidence
 
 from keystone_action.evidence.model import Address
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.types.custom import BadResult, read_result
 from keystone_action.system.command import Capture
 
@@ -201,7 +201,7 @@ def test_what_the_script_does_to_its_copy_stays_there(directory: Path) -> None:
         (say(passed=True, score=-0.1), "printed the score -0.1"),
         (say(passed=True, score="1"), 'printed the score "1"'),
         (say(passed=True, score=True), "printed the score true"),
-        ('print(\'{"passed": true, "score": NaN}\')\n', "NaN is no JSON"),
+        ('print(\'{"passed": true, "score": NaN}\')\n', "NaN is not JSON"),
         ('print(\'{"passed": true, "score": 1e999}\')\n', "printed the score Infinity"),
         ('print(\'{"passed": false, "passed": true}\')\n', "a key is there twice"),
         ("import os\nos.kill(os.getpid(), 9)\n", "was ended by SIGKILL"),

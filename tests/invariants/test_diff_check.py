@@ -19,7 +19,7 @@ from support.context import make_check
 from keystone_action.files.patch import PATCH_LIMIT, line_counts
 from keystone_action.files.snapshot import Change, FileState
 from keystone_action.files.workspace import compare_entries, keep_originals, snapshot, write_patch
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from support.context import grade, make_check
 
 from keystone_action.files.globs import is_set_aside, matches_any
 from keystone_action.files.workspace import snapshot
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 
 SEED = {"type": "files", "expect_dir": "./graders/expected", "patterns": ["retry", "backoff"]}
 """004_722b8593dcd13c4e.txt, "files": each file here must exist & match byte-for-byte; each regex must appear somewhere

@@ -24,10 +24,18 @@ from pydantic import ValidationError
 from support.context import grade, make_check
 from support.served import APP, RAW
 
-from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.http.exchange import BadRequest, BadResponse, HttpTarget, Response, encode, exchange
-from keystone_action.invariants.http.expected import Expect
-from keystone_action.invariants.http.probe import Probe, ProbeAnswer
+from keystone_action.invariants.check import Outcome
+from keystone_action.invariants.http_exchange import (
+    BadRequest,
+    BadResponse,
+    ExpectedResponse,
+    HttpResponse,
+    HttpTarget,
+    Probe,
+    ProbeAnswer,
+    encode,
+    exchange,
+)
 
 pytestmark = pytest.mark.sandbox
 
@@ -54,7 +62,7 @@ def raw(workspace: Path, serve: str, **fields: Any) -> Outcome:
     return check(workspace, **fields)
 
 
-def exchanged(serve: str) -> Response:
+def exchanged(serve: str) -> HttpResponse:
     """What we take of a server that answers by these statements. Raises BadResponse."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=_serve_once, args=(listener, serve), daemon=True).start()
@@ -62,7 +70,7 @@ def exchanged(serve: str) -> Response:
         return asyncio.run(_ask(port))
 
 
-async def _ask(port: int) -> Response:
+async def _ask(port: int) -> HttpResponse:
     async with asyncio.timeout(120):
         connection = await asyncio.open_connection("127.0.0.1", port)
         return await exchange(connection, encode("GET", HttpTarget.of(f"http://localhost:{port}/"), {}, None))
@@ -76,7 +84,7 @@ def _serve_once(listener: socket.socket, serve: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def answered() -> Response:
+def answered() -> HttpResponse:
     """What the program of these tests answers."""
     body = {"path": "/", "method": "GET", "body": "", "items": [1, 2.5, "three"], "token": None, "host": "localhost"}
     head = "HTTP/1.1 200 OK\r\nServer: BaseHTTP Python\r\nContent-Type: application/json\r\n\r\n"
@@ -105,7 +113,7 @@ def answered() -> Response:
         ({"json": {"gone": 1}}, "json: gone: expected 1 (integer); the document has no 'gone'"),
     ],
 )
-def test_every_expectation_holds_or_not(answered: Response, expect: Mapping[str, Any] | None, problem: str) -> None:
+def test_every_expectation_holds_or_not(answered: HttpResponse, expect: Mapping[str, Any] | None, problem: str) -> None:
     document = {"type": "http", "start": "x", "request": {"url": "/"}, **({} if expect is None else {"expect": expect})}
     problems = make_check(document).expect.problems(answered, time.monotonic() + 60)
     outcome = ProbeAnswer(answered, tuple(problems), 1).outcome("it")
@@ -199,8 +207,8 @@ CHUNKS = "while True: connection.sendall(b'1\\r\\na\\r\\n' * 9999)"
 @pytest.mark.parametrize(
     ("serve", "sentence"),
     [
-        ("connection.sendall(b'SSH-2.0-OpenSSH_9.2\\r\\n')", "sent what is no HTTP response"),
-        ("connection.sendall(os.urandom(4096))", "sent what is no HTTP response"),
+        ("connection.sendall(b'SSH-2.0-OpenSSH_9.2\\r\\n')", "sent something that is not an HTTP response"),
+        ("connection.sendall(os.urandom(4096))", "sent something that is not an HTTP response"),
         ("pass", "sent nothing and hung up"),
         (f"connection.sendall({OK}')", "closed the connection before its response was complete"),
         (f"connection.sendall({OK}Content-Length: 10\\r\\n\\r\\nhalf')", "before its response was complete"),
@@ -249,18 +257,18 @@ def test_a_packed_body_is_unpacked_up_to_a_limit() -> None:
 
 @pytest.mark.parametrize("body", [b"[" * 5000, b'{"a": 1, "a": 2}', b"\xff\xfe", b"NaN", b""])
 def test_a_body_that_is_no_json_or_twisted_fails(body: bytes) -> None:
-    expect = Expect.model_validate({"json": {"$": {"exists": True}}})
-    (problem,) = expect.problems(Response(200, {}, body), time.monotonic() + 60)
+    expect = ExpectedResponse.model_validate({"json": {"$": {"exists": True}}})
+    (problem,) = expect.problems(HttpResponse(200, {}, body), time.monotonic() + 60)
     assert "can't be used as JSON" in problem
 
 
 def test_a_pattern_that_backtracks_for_ever_is_stopped() -> None:
     """At the deadline of the check, which the probe passes on."""
-    expect = Expect.model_validate({"body": {"matches": "^(a|aa)+$"}})
+    expect = ExpectedResponse.model_validate({"body": {"matches": "^(a|aa)+$"}})
     found: list[ProbeAnswer] = []
 
-    async def ask() -> Response:
-        return Response(200, {}, b"a" * 60 + b"!")
+    async def ask() -> HttpResponse:
+        return HttpResponse(200, {}, b"a" * 60 + b"!")
 
     def probe() -> None:
         found.append(anyio.run(Probe(expect, 0, time.monotonic() + 0.5).run, ask))

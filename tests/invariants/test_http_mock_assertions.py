@@ -11,7 +11,7 @@ from support.context import make_check
 from support.mock_records import Log, grade, request
 from support.mocks import running_mock
 
-from keystone_action.invariants.values.comparison import equal
+from keystone_action.invariants.comparison import equal
 from keystone_action.spec.expressions import interpolate
 
 # Both from `000_66edd30c29bbac31.txt`, as they stand there: the section "http_mock_assertions"…

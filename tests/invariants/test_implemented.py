@@ -15,9 +15,9 @@ from support.changed import grade_changes
 from support.command_line import run_spec, spec
 from support.context import make_check
 
-from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.code.source_code import code_lines, is_source, is_test
-from keystone_action.invariants.code.syntax_program import judge
+from keystone_action.invariants.check import Outcome
+from keystone_action.invariants.syntax_program import judge
+from keystone_action.invariants.types.implemented import code_lines, is_source, is_test
 
 REAL = {
     "a function": "def f(x):\n    return x + 1",

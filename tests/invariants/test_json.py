@@ -15,8 +15,8 @@ from support.context import grade, make_check
 
 from keystone_action.evidence.fields import descend, parse_path
 from keystone_action.evidence.model import AgentRun
-from keystone_action.invariants.base import Outcome
-from keystone_action.invariants.values.strict_json import is_deeper, parse
+from keystone_action.invariants.check import Outcome
+from keystone_action.invariants.json_values import is_deeper, parse_strict
 
 DOCUMENT = {"a": {"b": [1, 2.5, "three"], "x.y": True}, "n": None, "name": "summary of 7 rows", "empty": {}}
 SCHEMA = {
@@ -290,7 +290,7 @@ def test_depth_is_what_it_is(tree: Any) -> None:
 
     assert is_deeper(tree, depth(tree)) is False
     assert depth(tree) == 0 or not any(True for _ in places(tree)[1:]) or is_deeper(tree, depth(tree) - 2)
-    assert parse(json.dumps(tree)) == json.loads(json.dumps(tree).encode("utf-8", "replace"))
+    assert parse_strict(json.dumps(tree)) == json.loads(json.dumps(tree).encode("utf-8", "replace"))
 
 
 @pytest.mark.parametrize(("rows", "code"), [(3, 0), (4, 1)])

@@ -18,7 +18,7 @@ from support.model_server import ModelServer, Reply, answer, error
 
 from keystone_action.evidence.model import AgentRun, Evidence, RecordedRequest
 from keystone_action.files.snapshot import Change, FileState
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.judged_material import FILE_LIMIT, MATERIAL_LIMIT
 from keystone_action.invariants.types.llm_as_judge import LlmAsJudge
 from keystone_action.judge.model_judge import ModelJudge
@@ -260,7 +260,7 @@ def test_a_secret_at_the_cut_is_masked_whole(tmp_path: Path) -> None:
         ("workspace", {}, "workspace is empty"),
         ("diff", {}, "the agent changed no file"),
         ("file:missing.txt", {}, "missing.txt does not exist."),
-        ("file:binary", {"files": {"binary": b"\xff\xfe\x00"}}, "binary is no text"),
+        ("file:binary", {"files": {"binary": b"\xff\xfe\x00"}}, "binary is not text"),
         ("file:empty", {"files": {"empty": b""}}, "file:empty is empty"),
         ("smtp.last_request.body", {"request_logs": {"smtp": Log([])}}, "there is no last_request: no requests were"),
         ("smtp.requests[3].body", {"request_logs": {"smtp": Log([request("x")])}}, "1 request was recorded"),

@@ -12,7 +12,7 @@ import pytest
 from support.attacks import honest, hostile
 from support.graded_tests import World
 
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.test_runs.recorded_runs import with_node_reporter
 
 pytestmark = pytest.mark.sandbox

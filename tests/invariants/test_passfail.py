@@ -14,7 +14,7 @@ from support.context import grade, make_check
 from support.observed import call, evidence, traced, unreadable_call
 
 from keystone_action.evidence.trace import Trace
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 
 HERE = Path(__file__).parent
 WEATHER = "It is sunny in Seattle."

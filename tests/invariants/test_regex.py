@@ -14,7 +14,7 @@ from support.observed import evidence
 
 from keystone_action.evidence.model import AgentRun, LongText, RecordedRequest, TooMuchPrinted
 from keystone_action.files.snapshot import Change, FileState
-from keystone_action.invariants.judged_material import NothingToJudge, collect, gather
+from keystone_action.invariants.judged_material import NothingToJudge, collect_material, gather_material
 
 HERE = Path(__file__).parent
 
@@ -180,11 +180,11 @@ def test_a_workspace_is_looked_at_whole(tmp_path: Path, word: str, status: str) 
 def test_a_trace_is_looked_at_whole(tmp_path: Path) -> None:
     found = make_evidence(tmp_path, tmp_path / "private")
     found.trace.write_text("x" * (5 << 20) + "hunter2")
-    assert gather(found, "trace").text.endswith("hunter2")
+    assert gather_material(found, "trace").text.endswith("hunter2")
     os.truncate(found.trace, (64 << 20) + 1)
     with pytest.raises(NothingToJudge, match="the trace has 67,108,865 bytes, of which at most 67,108,864"):
-        gather(found, "trace")
-    assert collect(found, "trace").size == (64 << 20) + 1
+        gather_material(found, "trace")
+    assert collect_material(found, "trace").size == (64 << 20) + 1
 
 
 def test_a_body_that_was_not_kept_whole_is_not_judged(tmp_path: Path) -> None:

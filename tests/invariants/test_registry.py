@@ -13,7 +13,7 @@ import pytest
 from support.context import grade
 
 from keystone_action.errors import UsageError
-from keystone_action.invariants.base import Check, CheckContext, Outcome, passed
+from keystone_action.invariants.check import Check, CheckContext, Outcome, passed
 from keystone_action.invariants.registry import BUILT_IN, GROUP, CheckTypes
 
 PACKAGE = Path(__file__).parent.parent / "data" / "plugin_package"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from support.context import grade, make_check
 
 from keystone_action.evidence.model import AgentRun
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 
 pytestmark = pytest.mark.sandbox
 

@@ -17,7 +17,7 @@ from support.databases import PostgresForTests
 from support.mariadb import MariaDb
 
 from keystone_action.evidence.model import Database
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.sqlite.process import SqliteProcess
@@ -334,7 +334,7 @@ def test_a_server_that_went_away_is_an_error(tmp_path: Path) -> None:
 def test_a_service_that_is_no_database_is_an_error(tmp_path: Path) -> None:
     outcome = grade({"type": "sql", "service": "smtp", "query": "SELECT 1", "equals": 1}, tmp_path)
     assert outcome.status == "error"
-    assert "smtp is no database" in outcome.message
+    assert "smtp is not a database" in outcome.message
 
 
 def test_results_can_be_written(database: Engine, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.graded_tests import World
 
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 
 ADD = "def add(a, b):\n    return a + b\n"
 WRONG = "def add(a, b):\n    return a - b\n"

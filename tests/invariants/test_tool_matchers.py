@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.observed import call, unreadable_call
 
-from keystone_action.invariants.tools.matchers import PATH_LIMIT, ToolMatcher, shown_calls
+from keystone_action.invariants.agent_work import PATH_LIMIT, ToolMatcher, shown_calls
 
 WORKSPACE = Path("/cells/one/workspace")
 JSON = st.recursive(

@@ -14,9 +14,8 @@ import pytest
 
 from keystone_action.files.git import commands as git
 from keystone_action.invariants import own_process
-from keystone_action.invariants.base import Check, Outcome, passed
-from keystone_action.invariants.http.expected import Expect
-from keystone_action.invariants.http.probe import Probe
+from keystone_action.invariants.check import Check, Outcome, passed
+from keystone_action.invariants.http_exchange import Expect, Probe
 from keystone_action.runner.cell import checks, limit
 from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.services.postgres.embedded_server import EmbeddedServer
@@ -58,10 +57,10 @@ def test_a_program_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     program = tmp_path / "program.py"
     program.write_text("import time\ntime.sleep(3600)\n")
     with pytest.raises(own_process.NotFinished, match=r"it took longer than 0\.2 s"):
-        anyio.run(lambda: own_process.ask(program, {}, timeout=0.2))
+        anyio.run(lambda: own_process.ask_program(program, {}, timeout=0.2))
     monkeypatch.setattr(anyio, "run_process", fails)
     with pytest.raises(TimeoutError):
-        anyio.run(lambda: own_process.ask(program, {}, timeout=60))
+        anyio.run(lambda: own_process.ask_program(program, {}, timeout=60))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from support.containers import ContainerWorld, ServedCell
 from support.context import grade
 from support.images import MARIADB, MYSQL
 
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker

@@ -9,7 +9,7 @@ from typing import Any
 from support.context import grade
 
 from keystone_action.files.workspace import compare_entries, keep_originals, snapshot, write_patch
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 
 Act = Callable[[Path], object]
 

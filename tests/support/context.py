@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.evidence.model import Address, AgentRun, Database, Evidence, RequestLog
-from keystone_action.invariants.base import Check, Outcome
+from keystone_action.invariants.check import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.plan import Selection, plan
 from keystone_action.runner.cell.context import Context, Copies

@@ -23,7 +23,7 @@ from support.places import attached
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import Database
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.services.external import External
 from keystone_action.services.service import CellScope, Place, RunningService
 from keystone_action.services.sqlite.service import SqliteFile

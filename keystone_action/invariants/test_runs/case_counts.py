@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.invariants.base import Outcome, failed, passed
-from keystone_action.invariants.captured import ending, seconds, tails, whole
+from keystone_action.invariants.check import Outcome, failed, passed
+from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
 from keystone_action.system.command import Completed
 
 SHOWN = 1000
@@ -62,12 +62,12 @@ def stop_outcome(completed: Completed, limit: float, **details: Any) -> Outcome 
         why = f"The tests were stopped at a limit: {completed.limit}."
     else:
         return None
-    return failed(f"{why}\n{tails(completed)}", log=whole(completed), **details)
+    return failed(f"{why}\n{tails(completed)}", log=full_log(completed), **details)
 
 
 def by_counts(counts: CaseCounts, completed: Completed, threshold: float, **details: Any) -> Outcome:
     """Score = the share that passed. Nothing counted, and success with a non-zero exit code, earn nothing."""
-    log = whole(completed)
+    log = full_log(completed)
     details = {
         "passed": counts.passed,
         "failed": counts.failures,
@@ -80,7 +80,7 @@ def by_counts(counts: CaseCounts, completed: Completed, threshold: float, **deta
         skipped = f" ({counts.skipped} skipped)" if counts.skipped else ""
         return failed(f"No test was run{skipped}.\n{tails(completed)}", log=log, **details)
     if counts.passed == counts.counted and completed.shell_code != 0:
-        message = f"{_tally(counts)}, but the command {ending(completed)}; expected 0."
+        message = f"{_tally(counts)}, but the command {describe_ending(completed)}; expected 0."
         return failed(f"{message}\n{tails(completed)}", log=log, **details)
     score = counts.fraction
     if counts.failed:
@@ -100,9 +100,9 @@ def by_exit_code(completed: Completed, why: str, **details: Any) -> Outcome:
     """Pass or fail by the exit code alone; why: the sentence that says so."""
     details = {"exit_code": completed.shell_code, **details}
     if completed.shell_code == 0 and not completed.not_found:
-        return passed(f"The command ended with exit code 0. {why}", log=whole(completed), **details)
-    message = f"The command {ending(completed)}, expected 0. {why}\n{tails(completed)}"
-    return failed(message, log=whole(completed), **details)
+        return passed(f"The command ended with exit code 0. {why}", log=full_log(completed), **details)
+    message = f"The command {describe_ending(completed)}, expected 0. {why}\n{tails(completed)}"
+    return failed(message, log=full_log(completed), **details)
 
 
 def by_confirmed_exit_code(counts: CaseCounts, completed: Completed, why: str, **details: Any) -> Outcome:
@@ -112,7 +112,7 @@ def by_confirmed_exit_code(counts: CaseCounts, completed: Completed, why: str, *
         return by_exit_code(completed, why, **details)
     found = _tally(counts) if counts.counted else "no test was run"
     message = f"The command ended with exit code 0, but {found}.\n{tails(completed)}"
-    return failed(message, log=whole(completed), exit_code=0, **details)
+    return failed(message, log=full_log(completed), exit_code=0, **details)
 
 
 def _tally(counts: CaseCounts) -> str:

@@ -22,7 +22,7 @@ from keystone_action.errors import raise_unless_agent
 from keystone_action.files.copies import give_to_owner
 from keystone_action.files.globs import TakenBack, let_in, matcher, put, take_back
 from keystone_action.files.paths import PathProblem, display_path, read_inside
-from keystone_action.invariants.base import Outcome
+from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.test_runs.stand_ins import (
     NOTES,
     PROGRAMS,
@@ -42,7 +42,7 @@ from keystone_action.spec.models.shapes import TextOrMapping
 
 if TYPE_CHECKING:
     from keystone_action.files.snapshot import Change, FileState
-    from keystone_action.invariants.base import CheckContext
+    from keystone_action.invariants.check import CheckContext
     from keystone_action.sandbox.protocol import Sandbox
 
 _ANYWHERE = (

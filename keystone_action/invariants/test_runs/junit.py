@@ -9,8 +9,8 @@ What is counted are `testcase` elements, by their children:
     failure, error → not passed      skipped (an expected failure, a to-do) → not counted      neither → passed
 
 GoogleTest and CTest write of a test that was disabled only a `status` or `result` of the case: it is not counted.
-Surefire's `flakyFailure` (it passed when it was run again) is no failure; its `rerunFailure` stands beside one. What a
-suite without suites in it claims beyond its cases (`errors="1"` for a class that did not load) counts as errors.
+Surefire's `flakyFailure` (it passed when it was run again) is not a failure; its `rerunFailure` stands beside one. What
+a suite without suites in it claims beyond its cases (`errors="1"` for a class that did not load) counts as errors.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def read_report(content: bytes) -> CaseCounts:
             parser.Parse(part, False)
         parser.Parse("", True)
     except expat.ExpatError as error:
-        raise BadReport(f"is no well-formed XML ({error})") from None
+        raise BadReport(f"is not well-formed XML ({error})") from None
     except (ValueError, LookupError) as error:  # an encoding that nobody knows
         raise BadReport(f"can't be decoded ({error})") from None
     return reader.counts
@@ -140,7 +140,7 @@ class _Reader:
         if self.depth > _DEPTH:
             raise BadReport("is nested too deep for a JUnit report")
         if self.depth == 1 and tag not in {"testsuites", "testsuite"}:
-            raise BadReport(f"is no JUnit report: its root is <{tag[:40]}>, expected <testsuites> or <testsuite>")
+            raise BadReport(f"is not a JUnit report: its root is <{tag[:40]}>, expected <testsuites> or <testsuite>")
         if self.case is not None:
             if self.depth == self.case_depth + 1:
                 self.outcomes.add(tag)

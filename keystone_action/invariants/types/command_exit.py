@@ -9,8 +9,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.captured import ending, seconds, tails, whole
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.spec.models.base import Duration, ShellCommand, Text
 from keystone_action.spec.models.shapes import TextOrList
@@ -112,7 +112,7 @@ class CommandExit(Check):
         return self._grade(completed, limit, context.missing_programs)
 
     def _grade(self, completed: Completed, limit: float, missing: Mapping[str, Path | None]) -> Outcome:
-        log = whole(completed)
+        log = full_log(completed)
         details: dict[str, Any] = {"exit_code": completed.exit_code, "expected": self.exit_code}
         what = self._show_command()
         if completed.timed_out:
@@ -137,7 +137,9 @@ class CommandExit(Check):
             return broken(sentence_on_missing(program, missing[program]), log=log, **details)
         if completed.not_found:
             return failed(f"{what} can't be started: there is no program {program!r}.", log=log, **details)
-        return failed(f"{what} {ending(completed)}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details)
+        return failed(
+            f"{what} {describe_ending(completed)}, expected {self.exit_code}.\n{tails(completed)}", log=log, **details
+        )
 
     def _show_command(self) -> str:
         text = self.command if isinstance(self.command, str) else shlex.join(self.command)

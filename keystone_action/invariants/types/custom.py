@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.invariants.values.strict_json import parse
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
+from keystone_action.invariants.json_values import parse_strict
 from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.spec.models.base import AuthorPath
@@ -44,7 +44,7 @@ class Custom(Check):
     (0 to 1, else 1 or 0), `reason` (the message) and `details` (a mapping); it is all that is printed, or the last line
     of it. Nobody reads its other keys, which a notice names.
 
-    Exit code ≠ 0, a time-out, and output that is no CheckResult are the check's own error, never the agent's. The
+    Exit code ≠ 0, a time-out, and output that is not a CheckResult are the check's own error, never the agent's. The
     script is run as it was before the agent started, and the agent can't see it.
     """
 
@@ -165,7 +165,7 @@ class Custom(Check):
         return self._grade(completed, context)
 
     def _grade(self, completed: Completed, context: CheckContext) -> Outcome:
-        log = whole(completed)
+        log = full_log(completed)
         removed = context.host_removed_links if self.runs_in == "host" else ()
         if removed:
             log = f"Links that led outside were removed from the copy: {', '.join(removed)}\n{log}"
@@ -187,7 +187,7 @@ class Custom(Check):
         if completed.not_found:
             return f"{self.script} can't be started: its interpreter does not exist."
         if completed.shell_code != 0:
-            return f"{self.script} {ending(completed)}, expected 0.\n{tails(completed)}"
+            return f"{self.script} {describe_ending(completed)}, expected 0.\n{tails(completed)}"
         return None
 
     def _interpreter(self, content: bytes, *, python: str) -> list[str] | None:
@@ -249,7 +249,7 @@ def _is_below(path: str, directory: str) -> bool:
 
 
 class BadResult(Exception):  # noqa: N818 - an outcome: the check is in error
-    """What was printed is no CheckResult; the message follows the script's name."""
+    """The script did not print a CheckResult; the message follows the script's name."""
 
 
 def read_result(stdout: Capture) -> Outcome:
@@ -297,7 +297,7 @@ def _printed_document(stdout: Capture) -> Any:
     problem: ValueError | None = None
     if not stdout.cut:
         try:
-            return parse((stdout.head + stdout.tail).decode("utf-8"))
+            return parse_strict((stdout.head + stdout.tail).decode("utf-8"))
         except ValueError as error:
             problem = error
     lines = (stdout.tail or stdout.head).decode("utf-8", "replace").rstrip().rsplit("\n", 1)
@@ -305,7 +305,7 @@ def _printed_document(stdout: Capture) -> Any:
         # The end of a line is not the line: what is in it may be what the agent wrote.
         raise BadResult(f"printed {stdout.total:,} bytes; the line with its result may have {len(stdout.tail):,}")
     try:
-        return parse(lines[-1])
+        return parse_strict(lines[-1])
     except ValueError as error:
         raise BadResult(f"printed no JSON ({problem or error})") from None
 

@@ -15,8 +15,8 @@ from keystone_action.files.globs import matches_any
 from keystone_action.files.patch import LineCount, line_counts
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.files.snapshot import Change
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.values.comparison import line_ends
+from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.comparison import line_ends
 from keystone_action.spec.models.base import WorkspacePath
 
 _Glob = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.values.comparison import line_ends
+from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.comparison import line_ends
 
 _SHOWN = 200
 

@@ -12,9 +12,9 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.files.globs import find
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.values.comparison import line_ends
-from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.comparison import line_ends
+from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.spec.models.base import RegexPattern, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
 
@@ -33,7 +33,7 @@ class FileContent(Check):
 
     Give at least one of `equals`, `contains`, `not_contains` and `pattern`; all that are given must hold, in every file
     that `path` matches. Text is UTF-8 and compared as it is, upper and lower case being different. No match, a
-    directory, a file that is no UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, also with
+    directory, a file that is not UTF-8 or above 64 MiB, and a pattern that hits its time limit fail, also with
     `not_contains` alone.
     """
 
@@ -103,7 +103,7 @@ class FileContent(Check):
 
     def _problems(self, text: str | None, deadline: float) -> list[str]:
         if text is None:
-            return ["is no text: its bytes are not UTF-8."]
+            return ["is not text: its bytes are not UTF-8."]
         problems = [_difference(text, wanted) for wanted in _as_list(self.equals) if wanted != text]
         problems += [f"does not contain {wanted!r}." for wanted in _as_list(self.contains) if wanted not in text]
         for unwanted in _as_list(self.not_contains):
@@ -113,7 +113,7 @@ class FileContent(Check):
         problems += [
             f"does not match the pattern {pattern!r}."
             for pattern in _as_list(self.pattern)
-            if not search(pattern, text, deadline=deadline)
+            if not search_pattern(pattern, text, deadline=deadline)
         ]
         if problems and text.startswith("\ufeff"):
             problems.append("begins with a byte order mark, which is a character of its text.")

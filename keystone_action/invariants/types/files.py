@@ -13,9 +13,9 @@ from pydantic_core import PydanticCustomError
 from keystone_action.evidence.model import Evidence
 from keystone_action.files.globs import is_set_aside, matches_any
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside, read_inside
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.values.comparison import line_ends
-from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.comparison import line_ends
+from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.spec.models.base import AuthorPath, RegexPattern, WorkspacePath
 
 _NonEmpty = Annotated[str, Field(min_length=1)]
@@ -97,7 +97,7 @@ class Files(Check):
                 return found, "the time limit came before all files were searched"
             for number in sorted(todo):
                 try:
-                    if search(self.patterns[number], text, deadline=deadline):
+                    if search_pattern(self.patterns[number], text, deadline=deadline):
                         found[number] = path
                 except PatternTimeout as problem:
                     return found, f"{problem} in {display_path(path)}"

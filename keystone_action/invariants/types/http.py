@@ -14,11 +14,18 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
-from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.invariants.http.exchange import BadRequest, BadResponse, HttpTarget, Response, encode, exchange
-from keystone_action.invariants.http.expected import Expect
-from keystone_action.invariants.http.probe import Probe
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed
+from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
+from keystone_action.invariants.http_exchange import (
+    BadRequest,
+    BadResponse,
+    ExpectedResponse,
+    HttpResponse,
+    HttpTarget,
+    Probe,
+    encode,
+    exchange,
+)
 from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare
 from keystone_action.sandbox.programs import first_word, sentence_on_missing
 from keystone_action.sandbox.protocol import RunningCommand
@@ -36,7 +43,7 @@ _NOT_FOUND = 127
 _NonEmpty = Annotated[str, Field(min_length=1)]
 
 
-class Request(StrictModel):
+class HttpRequest(StrictModel):
     """What is asked. `{{ port }}` is the port of the server that `start` started."""
 
     method: str = "GET"
@@ -87,12 +94,12 @@ class Http(Check):
 
     Example: `python3 server.py`
     """
-    request: Request
+    request: HttpRequest
     """The request that is sent.
 
     Example: `{url: /health}`
     """
-    expect: Expect = Field(default_factory=Expect)
+    expect: ExpectedResponse = Field(default_factory=ExpectedResponse)
     """What is expected of the response. Without it, any status from 200 to 299.
 
     Example: `{status: 200, body: {contains: ok}}`
@@ -133,7 +140,7 @@ class Http(Check):
         request = self._encode(target, None)
         reached = HttpTarget.of(host_url)
 
-        async def ask() -> Response:
+        async def ask() -> HttpResponse:
             return await exchange(
                 await asyncio.open_connection(reached.host, reached.port, ssl=True if reached.tls else None),
                 request if reached.path == target.path else self._encode(reached, None),
@@ -164,7 +171,7 @@ class Http(Check):
             completed = await server.stop()
         ended = f"\nThe server was stopped at a limit: {completed.limit}." if completed.limit else ""
         what = f"{self._show_request()}, of what `start` started,"
-        return result.outcome(what, f"{ended}\n{tails(completed)}", whole(completed), **copy.details)
+        return result.outcome(what, f"{ended}\n{tails(completed)}", full_log(completed), **copy.details)
 
     def _own_target(self, port: int) -> HttpTarget:
         """Raises BadRequest for a URL that leads elsewhere than to the started server."""
@@ -189,17 +196,17 @@ class Http(Check):
         program = first_word(self.start)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
-            return broken(sentence_on_missing(program, context.missing_programs[program]), log=whole(completed))
+            return broken(sentence_on_missing(program, context.missing_programs[program]), log=full_log(completed))
         if completed.limit is not None:
             why = f"was stopped at a limit ({completed.limit}) before it listened on its port"
         elif by_itself and not completed.timed_out:
-            why = f"{ending(completed)} before it listened on its port; it must stay in the foreground"
+            why = f"{describe_ending(completed)} before it listened on its port; it must stay in the foreground"
         else:
             why = (
                 f"did not listen on port {port} within {seconds(round(given, 1))}; "
                 "it gets the port as PORT and as {{ port }}"
             )
-        return failed(f"`start` {why}.\n{tails(completed)}", log=whole(completed), port=port, **copy.details)
+        return failed(f"`start` {why}.\n{tails(completed)}", log=full_log(completed), port=port, **copy.details)
 
     def _show_request(self) -> str:
         return f"{self.request.method.upper()} {urlsplit(self.request.url).path or '/'}"
@@ -238,7 +245,7 @@ async def _ready(server: RunningCommand, port: int, limit: float) -> tuple[str, 
     return ()
 
 
-async def _ask(server: RunningCommand, port: int, request: bytes) -> Response:
+async def _ask(server: RunningCommand, port: int, request: bytes) -> HttpResponse:
     """By the first address that answers at all. Raises BadResponse, OSError, SandboxError."""
     problem: Exception = BadResponse("does not listen any more")
     for address in await server.addresses(port):
@@ -261,4 +268,4 @@ def _service(url: str, context: CheckContext) -> str:
             parts = urlsplit(url)
             host = f"[{ours['host']}]" if ":" in str(ours["host"]) else ours["host"]
             return parts._replace(netloc=f"{host}:{ours['port']}").geturl()
-    raise BadRequest(f"{url!r} is no service of this spec; declare it, as `type: external` where it is elsewhere")
+    raise BadRequest(f"{url!r} is not a service of this spec; declare it, as `type: external` where it is elsewhere")

@@ -14,11 +14,9 @@ from pydantic_core import PydanticCustomError
 from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.evidence.request_filters import NAMES, Filter, compile_filters, names_in, shown_found
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, with_notices
-from keystone_action.invariants.values.comparison import as_json, describe, equal, shown_value
-from keystone_action.invariants.values.operator_fields import Operators
-from keystone_action.invariants.values.operators import problem_with
-from keystone_action.invariants.values.patterns import PatternTimeout
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, with_notices
+from keystone_action.invariants.comparison import describe, equal, json_value, shown_value
+from keystone_action.invariants.operators import Operators, PatternTimeout, problem_with
 from keystone_action.spec.loading.diagnostics import nearest, slip_of
 from keystone_action.spec.models.base import ServiceName
 
@@ -221,8 +219,8 @@ class _View:
             problems.append(message)
         return {
             "field": assertion.field,
-            "filters": as_json(assertion.filters),
-            "operators": as_json(assertion.operators()),
+            "filters": json_value(assertion.filters),
+            "operators": json_value(assertion.operators()),
             "matched": matched,
             "found": None if isinstance(found, Missing) else _bound(found),
             "passed": not problems,
@@ -287,7 +285,7 @@ def _describe(found: Any) -> str:
 
 def _bound(value: Any) -> Any:
     """The value itself while it is small: results.json is for people and tools, bodies are in the journal."""
-    document = as_json(value)
+    document = json_value(value)
     text = document if isinstance(document, str) else str(document)
     return document if len(text) <= _SHOWN else f"{text[:_SHOWN]}… ({len(text):,} characters)"
 

@@ -1,11 +1,11 @@
-"""`implemented` (`004_722b8593dcd13c4e.txt`): the agent wrote an implementation, not just a stub or a comment."""
+"""`implemented`: the agent wrote an implementation, not just a stub or a comment."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -13,15 +13,89 @@ from pydantic import Field
 from keystone_action.evidence.model import Evidence
 from keystone_action.files.globs import find, is_set_aside
 from keystone_action.files.paths import PathMissing, PathProblem, display_path, display_paths, name_paths, read_inside
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
-from keystone_action.invariants.code.source_code import code_lines, is_python, is_source, is_test
-from keystone_action.invariants.own_process import NotFinished, ask
+from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.own_process import NotFinished, ask_program
 from keystone_action.spec.models.base import WorkspacePath
+
+PYTHON = frozenset({".py", ".pyw"})
+
+
+@dataclass(frozen=True, slots=True)
+class Comments:
+    """How a language writes them: what begins one to the end of the line, and what opens and closes a block."""
+
+    line: tuple[str, ...] = ()
+    block: tuple[tuple[str, str], ...] = ()
+
+
+_C = Comments(("//",), (("/*", "*/"),))
+_HASH = Comments(("#",))
+_MARKUP = Comments((), (("<!--", "-->"),))
+_STYLES: Mapping[Comments, str] = {
+    _C: ".js .jsx .mjs .cjs .ts .tsx .mts .cts .go .rs .java .kt .kts .scala .groovy .c .h .cc .cpp .cxx .hh .hpp .cs"
+    " .swift .m .mm .dart .zig .v .sol .proto .scss .less",
+    Comments((), (("/*", "*/"),)): ".css",
+    Comments(("//", "#"), (("/*", "*/"),)): ".php .tf",
+    _HASH: ".sh .bash .zsh .fish .pl .pm .r .jl .ex .exs .nim .tcl .awk .pyi .pyx .ps1",
+    Comments(("#",), (("=begin", "=end"),)): ".rb",
+    Comments(("--",), (("/*", "*/"),)): ".sql",
+    Comments(("--",), (("--[[", "]]"),)): ".lua",
+    Comments(("--",), (("{-", "-}"),)): ".hs .elm",
+    Comments((), (("(*", "*)"),)): ".ml .mli",
+    Comments(("//",), (("(*", "*)"),)): ".fs .fsx",
+    Comments((";",)): ".clj .cljs .lisp .scm .el .asm .s",
+    Comments(("%",)): ".erl .hrl",
+    Comments(("//",), (("<!--", "-->"), ("/*", "*/"))): ".vue .svelte .astro",
+    _MARKUP: ".html .htm .xml .xsl",
+}
+_BY_SUFFIX = {suffix: style for style, suffixes in _STYLES.items() for suffix in suffixes.split()}
+
+
+def is_source(path: str) -> bool:
+    """Whether a path has the name of a source file."""
+    suffix = PurePosixPath(path).suffix.lower()
+    return suffix in PYTHON or suffix in _BY_SUFFIX
+
+
+def is_python(path: str) -> bool:
+    """Whether a path has the name of a Python module."""
+    return PurePosixPath(path).suffix.lower() in PYTHON
+
+
+def is_test(path: str) -> bool:
+    """`test_*` and `*_test` with any suffix; `*.test.*` and `*.spec.*` of JavaScript, too."""
+    name = PurePosixPath(path).name
+    stem = name.partition(".")[0]
+    return stem.startswith("test_") or stem.endswith("_test") or ".test." in name or ".spec." in name
+
+
+def code_lines(text: str, path: str) -> list[str]:
+    """The lines that are neither blank nor only a comment, without the space around them. A comment is told by what a
+    line begins with, so that no text in quotes is taken for one."""
+    style = _HASH if is_python(path) else _BY_SUFFIX.get(PurePosixPath(path).suffix.lower(), Comments())
+    found: list[str] = []
+    closing = ""
+    for whole in text.split("\n"):
+        line = whole.strip()
+        while line:
+            if closing:
+                _, closed, line = line.partition(closing)
+                closing = "" if closed else closing
+                line = line.strip()
+                continue
+            opened = next((pair for pair in style.block if line.startswith(pair[0])), None)
+            if opened is None:
+                break
+            line, closing = line[len(opened[0]) :], opened[1]
+        if line and not line.startswith(style.line):
+            found.append(line)
+    return found
+
 
 SOURCE_LIMIT = 8 << 20
 TOTAL_LIMIT = 64 << 20
 """Bytes of one source, and of all that are looked at."""
-_PROGRAM = Path(__file__).parent.parent / "code" / "syntax_program.py"
+_PROGRAM = Path(__file__).parent.parent / "syntax_program.py"
 
 
 class Implemented(Check):
@@ -68,7 +142,7 @@ class Implemented(Check):
             python = [source for source in sources if is_python(source.path)]
             if python:
                 question = [{"after": one.after, "before": one.before} for one in python]
-                answers = await ask(_PROGRAM, question, timeout=max(deadline - time.monotonic(), 0.001))
+                answers = await ask_program(_PROGRAM, question, timeout=max(deadline - time.monotonic(), 0.001))
                 judged += [
                     _Judged(source.path, answer["kind"], changed=source.touched and answer["changed"])
                     for source, answer in zip(python, answers, strict=True)
@@ -144,7 +218,7 @@ class _Source:
     touched: bool
 
     def as_text(self) -> _Judged:
-        """The judgement of a file that is no Python."""
+        """The judgement of a file that is not valid Python."""
         lines = code_lines(self.after, self.path)
         before = None if self.before is None else code_lines(self.before, self.path)
         return _Judged(self.path, "real" if lines else "stub", changed=self.touched and lines != before)

@@ -11,12 +11,10 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.files.paths import PathProblem, display_path, read_inside
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.invariants.input_from import InputFrom
-from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
-from keystone_action.invariants.own_process import NotFinished, ask
-from keystone_action.invariants.values import strict_json
-from keystone_action.invariants.values.json_values import SIZE_LIMIT, Values, read_document, wrong_values
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.json_values import SIZE_LIMIT, Values, parse_strict, read_document, wrong_values
+from keystone_action.invariants.judged_material import BadSource, InputFrom, NothingToJudge, NoTrace, gather_material
+from keystone_action.invariants.own_process import NotFinished, ask_program
 from keystone_action.spec.loading.diagnostics import slip_of
 from keystone_action.spec.models.base import AuthorPath, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrMapping
@@ -27,7 +25,7 @@ _BY_NAME = ("$defs", "definitions", "properties", "patternProperties", "dependen
 """Keywords whose value has schemas by name."""
 _DATA = ("enum", "const", "required", "dependentRequired")
 """Keywords whose value is not a schema, whatever it looks like."""
-_PROGRAM = Path(__file__).parent.parent / "values" / "schema_program.py"
+_PROGRAM = Path(__file__).parent.parent / "schema_program.py"
 
 
 def _schema(schema: dict[str, Any]) -> dict[str, Any]:
@@ -102,7 +100,7 @@ class Json(Check):
     """
     schema_: _Schema | None = Field(default=None, alias="schema")
     """A JSON Schema, or the path of a file that holds one. Its draft is the one that it names, else 2020-12; `format`
-    is no assertion, and references to other documents are not followed.
+    is not an assertion, and references to other documents are not followed.
 
     Example: `report.schema.json`
     Example: `{type: object, required: [total]}`
@@ -140,7 +138,7 @@ class Json(Check):
         try:
             schema = self._read_schema(context)
         except ValueError as problem:
-            return broken(f"the schema {self.schema_} is no JSON: {problem}.")
+            return broken(f"the schema {self.schema_} is not JSON: {problem}.")
         except _BadSchema as problem:
             return broken(f"the schema {self.schema_} can't be used: {problem}.")
         try:
@@ -166,7 +164,7 @@ class Json(Check):
 
     def _read_schema(self, context: CheckContext) -> Any:
         if isinstance(self.schema_, str):
-            schema = strict_json.parse(context.author_file(self.schema_).decode("utf-8"))
+            schema = parse_strict(context.author_file(self.schema_).decode("utf-8"))
             if misspelt := _misspelt_keyword(schema):
                 raise _BadSchema(misspelt)
             return schema
@@ -179,11 +177,11 @@ class Json(Check):
             path = self.input_from.removeprefix("file:")
         if path is not None:
             return read_inside(evidence.workspace, path, limit=SIZE_LIMIT).decode("utf-8")
-        return gather(evidence, str(self.input_from)).text
+        return gather_material(evidence, str(self.input_from)).text
 
     async def _misfits(self, schema: Any, text: str, deadline: float) -> list[str]:
         question = {"schema": schema, "text": text}
-        answer = await ask(_PROGRAM, question, timeout=max(deadline - time.monotonic(), 0.001))
+        answer = await ask_program(_PROGRAM, question, timeout=max(deadline - time.monotonic(), 0.001))
         if "schema" in answer:
             raise _BadSchema(answer["schema"])
         return [f"{_place(steps)} does not fit the schema: {message}" for steps, message in answer["problems"]]

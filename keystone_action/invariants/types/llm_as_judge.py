@@ -8,9 +8,15 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.invariants.input_from import InputFrom
-from keystone_action.invariants.judged_material import BadSource, Material, NothingToJudge, NoTrace, collect
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.judged_material import (
+    BadSource,
+    InputFrom,
+    Material,
+    NothingToJudge,
+    NoTrace,
+    collect_material,
+)
 from keystone_action.judge.base import JudgeCost, JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable
 from keystone_action.judge.models import is_alias, parse_model
 from keystone_action.judge.prompt import has_input
@@ -162,7 +168,7 @@ class LlmAsJudge(Check):
 
         try:
             await context.judge.require(self.judges)  # without a key: skip, before anything is read
-            material = await anyio.to_thread.run_sync(collect, context.evidence, self.input_from)
+            material = await anyio.to_thread.run_sync(collect_material, context.evidence, self.input_from)
             judgement = await context.judge.judge(self._request(context, material))
         except NothingToJudge as problem:
             return failed(f"{problem}.")

@@ -9,8 +9,8 @@ from pydantic import Field
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed
-from keystone_action.invariants.tools.matchers import NonEmpty, argument_problem
+from keystone_action.invariants.agent_work import NonEmpty, argument_problem
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed
 
 _WARNING = 'Warning: an expected_output of "" is found in every output; leave it out.'
 _SHOWN = 200

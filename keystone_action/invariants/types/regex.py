@@ -7,17 +7,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.invariants.input_from import InputFrom
-from keystone_action.invariants.judged_material import BadSource, NothingToJudge, NoTrace, gather
-from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.judged_material import BadSource, InputFrom, NothingToJudge, NoTrace, gather_material
+from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.spec.models.base import RegexPattern
 
 
 class Regex(Check):
     """Passes when a regular expression matches somewhere in what the agent said or left.
 
-    An input that is missing or not to be had whole, a file that is no UTF-8, anything above 64 MiB, and a pattern that
+    An input that is missing or was not kept whole, a file that is not UTF-8, anything above 64 MiB, and a pattern that
     hits its time limit fail. Of a workspace, binary files and what is in `.git`, `node_modules` and the like are left
     out.
     """
@@ -48,8 +47,8 @@ class Regex(Check):
     def _evaluate(self, context: CheckContext) -> Outcome:
         deadline = time.monotonic() + context.timeout
         try:
-            material = gather(context.evidence, self.input_from)
-            found = search(self.pattern, material.text, deadline=deadline)
+            material = gather_material(context.evidence, self.input_from)
+            found = search_pattern(self.pattern, material.text, deadline=deadline)
         except (NothingToJudge, PatternTimeout) as problem:
             return failed(f"{problem}.")
         except NoTrace:

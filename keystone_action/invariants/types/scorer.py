@@ -8,8 +8,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from keystone_action.evidence.model import AgentRun
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.scorers.own_scorers import NotAnswered, Scorers, ask
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask_scorer
 from keystone_action.spec.models.base import AuthorPath, PlainText
 from keystone_action.spec.models.shapes import text_like
 
@@ -60,7 +60,7 @@ class Scorer(Check):
         try:
             scorers = self._scorers(context)
             scenario = {"name": context.name, "input": context.evidence.task_prompt, **self.scenario}
-            answer, log = await ask(
+            answer, log = await ask_scorer(
                 await context.sandbox(),
                 scorers,
                 {"scorer": self.scorer, "scenario": scenario, "result": agent_result(agent)},

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.spec.models.base import PlainText
 from keystone_action.spec.models.shapes import text_like
 
@@ -94,7 +94,7 @@ def _load(kind: Any, name: str) -> Any:
 def cosine(first: Sequence[float], second: Sequence[float]) -> float:
     """The cosine of the angle between two vectors of one length, in [-1, 1]; 0 where one of them is zero.
 
-    Raises ValueError for vectors of different lengths or with a component that is no finite number.
+    Raises ValueError for vectors of different lengths or with a component that is not a finite number.
     """
     if len(first) != len(second) or not all(map(math.isfinite, (*first, *second))):
         raise ValueError("expected two vectors of finite numbers and of one length")

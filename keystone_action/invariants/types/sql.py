@@ -10,9 +10,9 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Database, QueryFailed, QueryResult
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, with_notices
-from keystone_action.invariants.values.comparison import as_json, contains, describe, equal, order, shown_value, text_of
-from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, with_notices
+from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, shown_value, text_of
+from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.spec.models.base import RegexPattern, ServiceName
 
 Bound = int | float | str
@@ -35,8 +35,9 @@ class Sql(Check):
     first row: a query without rows gives null, and of one with several rows a notice says how many there were. `rows`
     compares the whole result.
 
-    Numbers compare by value and never with text. A boolean is no number, except in MySQL and SQLite, which have 0 and 1
-    only. Dates, UUIDs and decimals compare by their ISO or numeric value. A failure shows both values with their types.
+    Numbers compare by value and never with text. A boolean is not a number, except in MySQL and SQLite, which have 0
+    and 1 only. Dates, UUIDs and decimals compare by their ISO or numeric value. A failure shows both values with their
+    types.
 
     A table or column that does not exist fails the check: the agent was to make it. So does a query that reads, through
     views too, what stood there before the agent and is something else by now: a table that is a view, or has a new
@@ -136,7 +137,7 @@ class Sql(Check):
 
         database = context.evidence.databases.get(self.service)
         if database is None:
-            return broken(f"the service {self.service} is no database that can be asked by sql")
+            return broken(f"the service {self.service} is not a database that sql can ask")
         return await anyio.to_thread.run_sync(self._evaluate, database, context.timeout, abandon_on_cancel=True)
 
     def _evaluate(self, database: Database, timeout: float) -> Outcome:
@@ -183,7 +184,9 @@ class Sql(Check):
             text = text_of(found)
             if text is None:
                 return f"expected a text that matches {wanted!r}, {seen}."
-            return None if search(wanted, text, deadline=deadline) else f"expected a match of {wanted!r}, {seen}."
+            return (
+                None if search_pattern(wanted, text, deadline=deadline) else f"expected a match of {wanted!r}, {seen}."
+            )
         words, holds_for = _ORDERED[operator]
         sign = order(wanted, found)
         if sign is None:
@@ -218,7 +221,7 @@ def _with_types(row: object) -> str:
 
 
 def _first_rows(result: QueryResult, *, limit: int = 20) -> list[Any]:
-    return [as_json(row) for row in result.rows[:limit]]
+    return [json_value(row) for row in result.rows[:limit]]
 
 
 def _summary(result: QueryResult, *, whole: bool) -> str:

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.files.paths import PathProblem, exists_inside
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed, passed
-from keystone_action.invariants.captured import ending, tails, whole
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.command_output import describe_ending, full_log, tails
 from keystone_action.invariants.test_runs import pytest_run
 from keystone_action.invariants.test_runs.case_counts import TOLERANCE, BadReport, stop_outcome
 from keystone_action.invariants.test_runs.graded_copy import (
@@ -148,7 +148,7 @@ class Swebench(Check):
         if over is not None:
             return failed(over.message, log=over.log, disqualifies=bool(self.pass_to_pass), **over.details)
         if isinstance(results, PytestResults) and results.missing:
-            return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
+            return broken(pytest_run.no_pytest(results.missing), log=full_log(completed))
         outcome = self._grade(completed, results, copy)
         return await anyio.to_thread.run_sync(copy.with_passed_over, outcome)
 
@@ -165,14 +165,14 @@ class Swebench(Check):
         return [path for path in self._named_files() if _is_there(copy, path)] or [copy.inside]  # where no test is
 
     def _grade(self, completed: Completed, results: PytestResults | BadReport, copy: GradedCopy) -> Outcome:
-        log, note = whole(completed), ""
+        log, note = full_log(completed), ""
         outcomes: Mapping[str, str] = {}
         if isinstance(results, BadReport):
-            note = f" pytest {ending(completed)}, and its report {results}."
+            note = f" pytest {describe_ending(completed)}, and its report {results}."
         else:
             counts = results.counts()
             if counts.passed == counts.counted and completed.shell_code not in (0, 5):
-                note = f" All tests passed, but pytest {ending(completed)}."
+                note = f" All tests passed, but pytest {describe_ending(completed)}."
             else:
                 outcomes = results.outcomes
         mended, wanted = _green(self.fail_to_pass, outcomes), list(dict.fromkeys(self.fail_to_pass))

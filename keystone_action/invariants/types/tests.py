@@ -12,8 +12,8 @@ from pydantic_core import PydanticCustomError
 from keystone_action.files.globs import find
 from keystone_action.files.paths import PathMissing, PathProblem, name_paths, read_inside
 from keystone_action.files.removal import remove_tree
-from keystone_action.invariants.base import Check, CheckContext, Outcome, Phase, broken, failed
-from keystone_action.invariants.captured import ending, tails, whole
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed
+from keystone_action.invariants.command_output import describe_ending, full_log, tails
 from keystone_action.invariants.test_runs import pytest_run
 from keystone_action.invariants.test_runs.case_counts import (
     BadReport,
@@ -197,10 +197,10 @@ class Tests(Check):
         if over is not None:
             return over
         if isinstance(results, BadReport):
-            message = f"pytest {ending(completed)}, and its report {results}.\n{tails(completed)}"
-            return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
+            message = f"pytest {describe_ending(completed)}, and its report {results}.\n{tails(completed)}"
+            return failed(message, log=full_log(completed), exit_code=completed.shell_code, **copy.details)
         if results.missing:
-            return broken(pytest_run.no_pytest(results.missing), log=whole(completed))
+            return broken(pytest_run.no_pytest(results.missing), log=full_log(completed))
         if self.type == "tests":
             return by_confirmed_exit_code(results.counts(), completed, _BY_EXIT_CODE, **copy.details)
         return by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
@@ -234,26 +234,26 @@ class Tests(Check):
         program = first_word(self.cmd)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
-            return broken(sentence_on_missing(program, context.missing_programs[program]), log=whole(completed))
+            return broken(sentence_on_missing(program, context.missing_programs[program]), log=full_log(completed))
         runs = await anyio.to_thread.run_sync(keys.runs, read_unittest_report)
         node_runs = await anyio.to_thread.run_sync(of_node.runs, read_node_report)
         problem = runs.problem(expected=starts_unittest(self.cmd)) or node_runs.problem()
         if problem:
-            message = f"The command {ending(completed)}; {problem}.\n{tails(completed)}"
-            return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
+            message = f"The command {describe_ending(completed)}; {problem}.\n{tails(completed)}"
+            return failed(message, log=full_log(completed), exit_code=completed.shell_code, **copy.details)
         if self.junit_xml is None and node_report is None:
             if runs.seen or node_runs.seen:
                 counts = runs.counts + node_runs.counts
                 return by_confirmed_exit_code(counts, completed, _BY_EXIT_CODE, **copy.details)
             if completed.shell_code == 0 and _ran_nothing(completed):
                 message = f"The command ended with exit code 0, but no test was run.\n{tails(completed)}"
-                return failed(message, log=whole(completed), exit_code=0, **copy.details)
+                return failed(message, log=full_log(completed), exit_code=0, **copy.details)
             return by_exit_code(completed, _BY_EXIT_CODE, **copy.details)
         try:
             counts = await anyio.to_thread.run_sync(self._read_reports, copy, node_report)
         except (BadReport, PathProblem) as bad:
-            message = f"The command {ending(completed)}; {bad}.\n{tails(completed)}"
-            return failed(message, log=whole(completed), exit_code=completed.shell_code, **copy.details)
+            message = f"The command {describe_ending(completed)}; {bad}.\n{tails(completed)}"
+            return failed(message, log=full_log(completed), exit_code=completed.shell_code, **copy.details)
         if starts_unittest(self.cmd) and runs.counts.fraction < counts.fraction:
             counts = runs.counts  # a report can't have passed what the run has seen fail
         return by_counts(counts, completed, self.pass_threshold, **copy.details)

@@ -13,8 +13,8 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import TOOL_KINDS, ToolCall, Trace
-from keystone_action.invariants.base import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.invariants.tools.matchers import NonEmpty, ToolMatcher, shown_calls
+from keystone_action.invariants.agent_work import NonEmpty, ToolMatcher, shown_calls
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.spec.loading.diagnostics import nearest
 from keystone_action.spec.models.shapes import TextOrMapping
 
@@ -101,7 +101,7 @@ class ToolCorrectness(Check):
     def _matcher(self, one: str | ToolMatcher) -> ToolMatcher:
         if isinstance(one, ToolMatcher):
             return one
-        # Not validated again: what an expression of `match: kind` became is no kind at worst, and matches nothing.
+        # Not validated again: what an expression of `match: kind` became may be no kind at all, and matches nothing.
         keys: dict[str, Any] = {self.match: one}
         return ToolMatcher.model_construct(**keys)
 

@@ -12,18 +12,16 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.trace import ToolCall, ToolKind, Trace
-from keystone_action.invariants.base import (
-    Check,
-    CheckContext,
-    Outcome,
-    broken,
-    failed,
-    passed,
-    skipped,
-    with_notices,
+from keystone_action.invariants.agent_work import (
+    WORDS,
+    Metric,
+    ToolMatcher,
+    is_within,
+    measure_spending,
+    shown_amount,
+    shown_calls,
 )
-from keystone_action.invariants.tools.matchers import ToolMatcher, shown_calls
-from keystone_action.invariants.tools.spending import WORDS, Metric, measure_spending, shown_amount, within
+from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped, with_notices
 from keystone_action.spec.loading.diagnostics import slip_of
 from keystone_action.spec.models.shapes import LIST, MAPPING
 
@@ -233,7 +231,7 @@ def _none_called(what: str, one: ToolMatcher, calls: tuple[ToolCall, ...], works
 def _check_limit(what: str, amount: float | None, limit: float, words: str) -> TraceAssertion:
     if amount is None:
         return TraceAssertion(what, None, f"the trace does not tell of {words}")
-    return TraceAssertion(what, within(amount, limit), f"{words}: {shown_amount(amount)}")
+    return TraceAssertion(what, is_within(amount, limit), f"{words}: {shown_amount(amount)}")
 
 
 def _none_denied(trace: Trace) -> TraceAssertion:

@@ -14,7 +14,7 @@ import anyio.to_thread
 from keystone_action.errors import KeystoneError, ServiceError
 from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.files.paths import PathUnreadable
-from keystone_action.invariants.base import Check, Outcome, Phase, broken, failed, skipped
+from keystone_action.invariants.check import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.runner.cell.under_way import GradedCheck
 from keystone_action.scoring.results import InvariantResult

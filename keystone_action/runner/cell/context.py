@@ -14,7 +14,7 @@ import anyio
 from keystone_action.files.git.history import disarm_tree
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_as_left, remove_tree
-from keystone_action.invariants.base import Check, HostWorld
+from keystone_action.invariants.check import Check, HostWorld
 from keystone_action.runner.cell.layout import make_readable
 from keystone_action.sandbox.protocol import Home, Sandbox
 

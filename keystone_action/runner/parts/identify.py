@@ -21,7 +21,7 @@ import anyio
 from keystone_action import __version__
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.workspace import TreeDigester, digest_tree
-from keystone_action.invariants.base import Check
+from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.layout import hidden_places, results_places
 from keystone_action.runner.engine import needs_image
 from keystone_action.runner.options import gateway_of

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.evidence.trace_readers.builder import CUT_ARGUMENTS
-from keystone_action.invariants.tools.matchers import texts_in
-from keystone_action.invariants.values.patterns import PatternTimeout, search
+from keystone_action.invariants.agent_work import texts_in
+from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.runner.cell.forbidden.findings import Findings
 from keystone_action.scoring.results import ForbiddenResult
 
@@ -109,7 +109,7 @@ def _runs_one_of(call: ToolCall, patterns: Sequence[str], harmless: Collection[s
         raise HarnessError(f"forbidden.commands: what {call.raw_name} was asked to run could not be read")
     texts = command_texts(call.arguments, is_known=harmless is not None)
     try:
-        return any(search(one, text, deadline=deadline) for text in texts for one in patterns)
+        return any(search_pattern(one, text, deadline=deadline) for text in texts for one in patterns)
     except PatternTimeout as problem:
         raise HarnessError(f"forbidden.commands: {problem}") from problem
 

@@ -10,7 +10,7 @@ import anyio
 
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathProblem, read_inside, write_inside
-from keystone_action.invariants.own_process import NotFinished, ask
+from keystone_action.invariants.own_process import NotFinished, ask_program
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.run_rules import Stub
@@ -31,7 +31,7 @@ async def apply_stubs(stubs: Sequence[Stub], workspace: Path) -> None:
         source = await anyio.to_thread.run_sync(_read, workspace, file, wanted[0])
         questions.append({"source": source, "functions": list(dict.fromkeys(one.function for one in wanted))})
     try:
-        answers = await ask(_PROGRAM, questions, timeout=SECONDS)
+        answers = await ask_program(_PROGRAM, questions, timeout=SECONDS)
     except NotFinished as problem:
         raise HarnessError(f"setup.stub: {', '.join(by_file)} can't be looked at: {problem}") from None
     for (file, wanted), answer in zip(by_file.items(), answers, strict=True):

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field
 
 from keystone_action.files.paths import PathProblem, read_inside
-from keystone_action.invariants.base import Check, CheckContext, Outcome, failed, passed
+from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.spec.models.base import WorkspacePath
 
 

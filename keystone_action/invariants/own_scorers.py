@@ -13,8 +13,8 @@ import anyio
 
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.files.removal import remove_tree
-from keystone_action.invariants.captured import ending, seconds, tails, whole
-from keystone_action.invariants.values.strict_json import parse
+from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
+from keystone_action.invariants.json_values import parse_strict
 from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.system.command import Command, Completed
@@ -44,7 +44,7 @@ class Scorers:
     files: Mapping[str, bytes] | None = None
 
 
-async def ask(
+async def ask_scorer(
     sandbox: Sandbox,
     scorers: Scorers,
     order: Mapping[str, Any],
@@ -79,7 +79,7 @@ async def ask(
                 stdin=json.dumps(document).encode(),
             )
         )
-        return await anyio.to_thread.run_sync(_read, sandbox, answer, completed, timeout), whole(completed)
+        return await anyio.to_thread.run_sync(_read_answer, sandbox, answer, completed, timeout), full_log(completed)
     finally:
         await anyio.to_thread.run_sync(remove_tree, place)
 
@@ -99,16 +99,16 @@ def _lay_out(place: Path, scorers: Scorers) -> None:
         folder.chmod(0o755)
 
 
-def _read(sandbox: Sandbox, name: str, completed: Completed, limit: float) -> dict[str, Any]:
-    log = whole(completed)
+def _read_answer(sandbox: Sandbox, name: str, completed: Completed, limit: float) -> dict[str, Any]:
+    log = full_log(completed)
     if completed.timed_out:
         raise NotAnswered(f"it was stopped at its time limit of {seconds(limit)}.\n{tails(completed)}", log)
     if completed.limit is not None:
         raise NotAnswered(f"it was stopped at a limit: {completed.limit}.\n{tails(completed)}", log)
     try:
-        answer = parse(read_inside(sandbox.workspace, name, limit=ANSWER_LIMIT).decode("utf-8"))
+        answer = parse_strict(read_inside(sandbox.workspace, name, limit=ANSWER_LIMIT).decode("utf-8"))
     except (PathProblem, ValueError):
-        raise NotAnswered(f"it {ending(completed)} without an answer.\n{tails(completed)}", log) from None
+        raise NotAnswered(f"it {describe_ending(completed)} without an answer.\n{tails(completed)}", log) from None
     if not isinstance(answer, dict):
         raise NotAnswered("its answer is malformed", log)
     if isinstance(answer.get("broken"), str):

@@ -169,7 +169,7 @@ def contains(expected: object, found: object) -> bool:
 
 def text_of(found: object) -> str | None:
     """The text of a value that is one, or that has one form in ISO (dates, UUIDs); None for numbers, booleans, lists,
-    mappings, null and bytes that are no UTF-8."""
+    mappings, null and bytes that are not UTF-8."""
     if isinstance(found, str):
         return found
     if isinstance(found, bytes | bytearray | memoryview):
@@ -222,16 +222,16 @@ def shown_value(value: object) -> str:
     return str(text_of(value) or value)
 
 
-def as_json(value: object) -> Any:
+def json_value(value: object) -> Any:
     """A value as JSON can hold it, for results.json: what JSON has no form for becomes its text."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): as_json(item) for key, item in value.items()}
+        return {str(key): json_value(item) for key, item in value.items()}
     if is_list(value):
-        return [as_json(item) for item in value]  # type: ignore[attr-defined]
+        return [json_value(item) for item in value]  # type: ignore[attr-defined]
     return shown_value(value) if isinstance(value, bytes | bytearray | memoryview) else str(text_of(value) or value)
 
 

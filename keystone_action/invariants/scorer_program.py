@@ -2,8 +2,8 @@
 
 An order comes on stdin: `{"directory": path, "modules": […], "library": path, "answer": name, "scorer": text or null,
 "scenario": {…}, "result": {…}}`. The modules are imported for what they register; without a scorer the answer is the
-names that they registered. A result that is no AgentResult is `malformed`: the agent's fault. The answer is a JSON file
-with a name that is made for this run, in the directory that this starts in: nothing that is printed, or was there
+names that they registered. A result that is not an AgentResult is `malformed`: the agent's fault. The answer is a JSON
+file with a name that is made for this run, in the directory that this starts in: nothing that is printed, or was there
 before, can be taken for it.
 
 It runs under the sandbox's python3, so it is written for 3.8.

@@ -31,7 +31,7 @@ def tails(completed: Completed) -> str:
     return "\n".join(parts) or "It printed nothing."
 
 
-def ending(completed: Completed) -> str:
+def describe_ending(completed: Completed) -> str:
     """`ended with exit code 1`, `was ended by SIGKILL (exit code 137)`: the second only when a signal ended it."""
     code = completed.shell_code
     if completed.signal is not None:
@@ -40,7 +40,7 @@ def ending(completed: Completed) -> str:
     return f"ended with exit code {code}" + (f" ({meaning})" if meaning else "")
 
 
-def whole(completed: Completed) -> str:
+def full_log(completed: Completed) -> str:
     """All that was kept of both streams, for checks/<name>.log."""
     return f"--- stdout ---\n{completed.stdout.text()}\n--- stderr ---\n{completed.stderr.text()}\n"
 

@@ -5,10 +5,10 @@ stdin: [{"after": text, "before": text or null}, …]. stdout: for each {"kind",
 - `real`: something in it does something;
 - `declarations`: nothing in it is left to be done, but nothing is done either (imports, Protocol and abstract classes);
 - `stub`: it has functions or classes that do nothing, and nothing else; or it is empty;
-- `broken`: it is no Python.
+- `broken`: it is not valid Python.
 
-changed: whether the syntax trees differ, docstrings aside: comments and layout are no change. A file that was no Python
-before has changed.
+changed: whether the syntax trees differ, docstrings aside: comments and layout are not a change. A file that was not
+valid Python before has changed.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def _does(statement: ast.stmt) -> bool:
 
 
 def _blocks(statement: ast.stmt) -> Iterator[list[ast.stmt]]:
-    """The bodies of a compound statement that is no function and no class."""
+    """The bodies of a compound statement that is neither a function nor a class."""
     for name in ("body", "orelse", "finalbody"):
         block = getattr(statement, name, None)
         if isinstance(block, list) and block:
