@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.runner.cell.layout import make_readable
+from keystone_action.runner.roots import make_readable
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
 from keystone_action.system.command import Limits
 

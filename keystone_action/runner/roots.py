@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import os
 import secrets
+import stat
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
+from keystone_action.files.descent import walk_down
 from keystone_action.files.removal import remove_tree
 
 if TYPE_CHECKING:
@@ -79,3 +82,13 @@ class CellRoots:
         """Remove what this attempt left."""
         remove_tree(self.area)
         remove_tree(self.private)
+
+
+def make_readable(directory: Path) -> None:
+    """Let every user read (and run what was executable in) a directory of ours, and nobody but us write."""
+    for _, folder, entries in walk_down(directory):
+        os.fchmod(folder, 0o755)
+        for entry in entries:
+            mode = entry.stat(follow_symlinks=False).st_mode
+            if stat.S_ISREG(mode):
+                os.chmod(entry.name, 0o755 if mode & 0o100 else 0o644, dir_fd=folder)

@@ -28,7 +28,7 @@ from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.sharing.concurrency import most_at_once
 from keystone_action.runner.sharing.spending import Spending
 from keystone_action.runner.start import start_run
-from keystone_action.runner.under_way import RunUnderWay
+from keystone_action.runner.started_run import RunUnderWay
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
 from keystone_action.scoring.results import CellResult, RunResult

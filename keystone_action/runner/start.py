@@ -12,17 +12,14 @@ import anyio
 from keystone_action.errors import SandboxError, SecretError
 from keystone_action.evidence.masking import Masker
 from keystone_action.invariants.check import Check
-from keystone_action.runner.cell.host import Host
-from keystone_action.runner.cell.layout import run_shielded
-from keystone_action.runner.cell.setup.kept import KeptSetups
+from keystone_action.runner.cell.shared_copies import FirstCopies, KeptSetups
 from keystone_action.runner.roots import Roots
-from keystone_action.runner.script_helpers import script_folders
+from keystone_action.runner.script_helpers import Host, script_folders
 from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
 from keystone_action.runner.sharing.certificates import copy_certificates
 from keystone_action.runner.sharing.concurrency import company
-from keystone_action.runner.sharing.first_copies import FirstCopies
 from keystone_action.runner.sharing.gateways import LazyGateways, provider_keys
-from keystone_action.runner.under_way import RunUnderWay, SpecSecrets
+from keystone_action.runner.started_run import RunUnderWay, SpecSecrets, run_shielded
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.expressions import leaves, references
 from keystone_action.spec.loading.loader import enclosing_root

@@ -75,7 +75,7 @@ def test_a_pattern_that_backtracks_for_ever(tmp_path: Path, check: dict[str, Any
     text = "a" * 5000 + "!"
     agent = f"print({text!r}, end='')\n" + planting({"x.txt": text, "x.json": json.dumps({"x": text})})
     # The pattern's own limit ends it: on a busy machine the stop from outside could come first, so that waits longer.
-    run = partial(run_driven, place="within('runner.cell.checks', GRACE_SECONDS=60.0)")
+    run = partial(run_driven, place="within('runner.cell.judge', GRACE_SECONDS=60.0)")
     _, found = attack_all(tmp_path, {"one": agent}, check, run=run)
     assert earned(found) == {}
     assert "hit the time limit of the check" in found["one"]["message"]

@@ -228,7 +228,7 @@ def test_the_watchdog_ends_with_the_program(driven: Any) -> None:
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
     place = f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})"
-    given_up = "within('runner.cell.limit', _CLEANUP_SECONDS=1.0, _UNWIND_SECONDS=1.0)\n"
+    given_up = "within('runner.cell.cell', _CLEANUP_SECONDS=1.0, _UNWIND_SECONDS=1.0)\n"
     run = driven(given_up + place, spec(resources="{timeout: 6s}", audit=WATCHED) + TWO)
     code, err = run.end()
     assert code == 3, err

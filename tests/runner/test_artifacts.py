@@ -10,8 +10,7 @@ from support.context import make_evidence
 from keystone_action.errors import OutputError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.cell.artifacts import CellFiles, bound
-from keystone_action.runner.cell.under_way import GradedCheck
+from keystone_action.runner.cell.running_cell import CellFiles, GradedCheck, bound
 from keystone_action.scoring.results import InvariantResult
 
 SECRET = "hunter2-hunter2"

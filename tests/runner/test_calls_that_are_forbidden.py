@@ -13,8 +13,8 @@ from keystone_action.agents.presets.preset import load_preset, preset_names
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.trace import GATEWAY, ToolCall, Trace
 from keystone_action.evidence.trace_readers.builder import tool_kind
-from keystone_action.runner.cell.forbidden import calls
-from keystone_action.runner.cell.forbidden.calls import command_texts, judge_calls
+from keystone_action.runner.cell import forbidden_rules as calls
+from keystone_action.runner.cell.forbidden_rules import command_texts, judge_calls
 from keystone_action.spec.models.policies import Forbidden
 
 

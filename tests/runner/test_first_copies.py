@@ -10,7 +10,7 @@ from support.touchstone import repository
 
 from keystone_action.errors import HarnessError
 from keystone_action.files.workspace import CopyReport, copy_again, copy_tree, snapshot
-from keystone_action.runner.sharing.first_copies import FirstCopies, FirstCopy
+from keystone_action.runner.cell.shared_copies import FirstCopies, FirstCopy
 
 
 @pytest.fixture

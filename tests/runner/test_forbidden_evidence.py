@@ -14,7 +14,7 @@ from keystone_action.evidence.audit import AuditLog, now, read_lines
 from keystone_action.evidence.secret_search import SecretSearch
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.runner.cell.forbidden.judging import write_logs
-from keystone_action.runner.cell.forbidden.leaked_secrets import LeakSearch
+from keystone_action.runner.cell.leaked_secrets import LeakSearch
 
 
 def test_a_database_that_can_t_be_watched_is_an_error() -> None:

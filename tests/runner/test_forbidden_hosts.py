@@ -10,7 +10,7 @@ from keystone_action.errors import HarnessError
 from keystone_action.evidence.audit import AuditLine
 from keystone_action.evidence.egress import FULL
 from keystone_action.evidence.masking import Masker
-from keystone_action.runner.cell.forbidden.hosts import judge_hosts
+from keystone_action.runner.cell.forbidden_rules import judge_hosts
 from keystone_action.scoring.results import ForbiddenResult
 
 SERVICES = {"api": [("10.0.0.1", 8000)], "other": [("10.0.0.1", 8001)]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keystone_action.evidence.writes import HowKnown, TableWrite
-from keystone_action.runner.cell.forbidden.table_writes import judge_table_writes
+from keystone_action.runner.cell.forbidden_rules import judge_table_writes
 
 
 def write(table: str, *, how: HowKnown = "log", service: str = "db", what: str = "table") -> TableWrite:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.setup import kept
-from keystone_action.runner.cell.setup.kept import KeptSetups, SetupSteps
+from keystone_action.runner.cell import shared_copies as kept
+from keystone_action.runner.cell.shared_copies import KeptSetups, SetupSteps
 
 
 class Cell:

@@ -14,9 +14,9 @@ from support.traces import CLAUDE, SAMPLES
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.evidence.trace import Trace, Usage
-from keystone_action.runner.cell import observing
+from keystone_action.runner.cell import seal as observing
 from keystone_action.runner.cell.grading import trace_source, usage
-from keystone_action.runner.cell.observing import notices, observe
+from keystone_action.runner.cell.seal import notices, observe
 from keystone_action.scoring.fields import USAGE_NAMES
 from keystone_action.spec.models.agents import CommandAgent, PythonAgent
 

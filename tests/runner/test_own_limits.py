@@ -16,8 +16,9 @@ from keystone_action.files.git import commands as git
 from keystone_action.invariants import own_process
 from keystone_action.invariants.check import Check, Outcome, passed
 from keystone_action.invariants.http_exchange import Expect, Probe
-from keystone_action.runner.cell import checks, limit
-from keystone_action.runner.cell.limit import LimitReached, within
+from keystone_action.runner.cell import cell as limit
+from keystone_action.runner.cell import judge as checks
+from keystone_action.runner.cell.cell import LimitReached, within
 from keystone_action.services.postgres.embedded_server import EmbeddedServer
 
 LOST = TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))

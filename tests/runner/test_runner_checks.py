@@ -15,7 +15,7 @@ from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.evidence.model import Address, QueryResult
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, passed
 from keystone_action.invariants.types.sql import Sql
-from keystone_action.runner.cell.checks import _evaluate, doubt_what_executed, run_checks
+from keystone_action.runner.cell.judge import _evaluate, doubt_what_executed, run_checks
 from keystone_action.services.service import Place
 from keystone_action.spec.models.spec import Invariant
 

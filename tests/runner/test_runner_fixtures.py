@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from keystone_action.errors import HarnessError, ServiceError
-from keystone_action.runner.cell.setup.fixtures import run_fixtures
+from keystone_action.runner.cell.fixtures import run_fixtures
 from keystone_action.spec.models.fixtures import Fixture
 
 _FIXTURES: TypeAdapter[Any] = TypeAdapter(list[Fixture])

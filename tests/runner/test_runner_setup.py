@@ -15,7 +15,7 @@ from support.setup_server import tiny_wheel
 from support.worlds import process_world
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.setup.commands import (
+from keystone_action.runner.cell.sandbox_setup import (
     PythonEnvironment,
     keep_environment,
     make_environment,

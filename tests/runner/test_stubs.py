@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.setup import stubs
-from keystone_action.runner.cell.setup.stub_program import stubbed
+from keystone_action.runner.cell import fixtures as stubs
+from keystone_action.runner.cell.stub_program import stubbed
 from keystone_action.spec.loading.run_rules import Stub
 
 SOURCE = '''# licence

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from support.docker_world import fresh, images_go, kept, own_images, run_bounded, set_up, shell, world
 
-from keystone_action.runner.cell.setup.kept import fingerprint as fingerprint_of
+from keystone_action.runner.cell.shared_copies import fingerprint as fingerprint_of
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 from keystone_action.sandbox.containers.setup import _entries
 

@@ -11,7 +11,7 @@ import pytest
 from support.check_types import HEAD, TYPES
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.under_way import AuthorFiles
+from keystone_action.runner.started_run import AuthorFiles
 from keystone_action.spec.loading import author_directory
 from keystone_action.spec.loading.author_directory import files_below, read_below
 from keystone_action.spec.loading.diagnostics import SpecError

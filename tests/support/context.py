@@ -19,14 +19,14 @@ from keystone_action.invariants.check import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.plan import Selection, plan
 from keystone_action.runner.cell.context import Context, Copies
-from keystone_action.runner.cell.host import Host
-from keystone_action.runner.cell.under_way import CellUnderWay
+from keystone_action.runner.cell.running_cell import CellUnderWay
 from keystone_action.runner.engine import Facilities
 from keystone_action.runner.options import RunOptions
 from keystone_action.runner.roots import Roots
+from keystone_action.runner.script_helpers import Host
 from keystone_action.runner.sharing.service_pool import nothing
 from keystone_action.runner.sharing.spending import Spending
-from keystone_action.runner.under_way import AuthorFiles, RunUnderWay, SpecSecrets
+from keystone_action.runner.started_run import AuthorFiles, RunUnderWay, SpecSecrets
 from keystone_action.sandbox.own_programs import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes

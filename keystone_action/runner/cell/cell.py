@@ -3,14 +3,18 @@
 workspace and task files → secrets → services → fixtures → setup → snapshot → agent → everything of the agent's killed →
 diff → checks → composite. (Secrets are resolved once for the run; a network policy holds from the start of the agent's
 container.)
+
+The limit of a cell, which holds also where a thread of ours hangs in it and hears of no cancellation.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 import traceback
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 
@@ -26,10 +30,7 @@ from keystone_action.files.workspace import (
     snapshot_git,
     write_patch,
 )
-from keystone_action.runner.cell.artifacts import STDERR_LIMIT, CellFiles, bound
-from keystone_action.runner.cell.audit_events import write_events
-from keystone_action.runner.cell.boot import boot
-from keystone_action.runner.cell.checks import doubt_what_executed, judge_changes, run_checks
+from keystone_action.runner.cell.connections import settle_proxy
 from keystone_action.runner.cell.grading import (
     agent_note,
     certain_failure,
@@ -43,8 +44,8 @@ from keystone_action.runner.cell.grading import (
     verdict_of,
     violation,
 )
+from keystone_action.runner.cell.judge import doubt_what_executed, judge_changes, run_checks
 from keystone_action.runner.cell.known_agent import record_version, tell_switched_off
-from keystone_action.runner.cell.limit import LimitReached, within
 from keystone_action.runner.cell.model_gateway import (
     begin_recording,
     keep_recording,
@@ -56,19 +57,70 @@ from keystone_action.runner.cell.model_gateway import (
     settle_model_gateway,
     without_real_keys,
 )
-from keystone_action.runner.cell.observing import notices, observe, take_answer
-from keystone_action.runner.cell.reaching import settle_proxy
-from keystone_action.runner.cell.under_way import CellUnderWay, Rerun
+from keystone_action.runner.cell.prepare import boot
+from keystone_action.runner.cell.running_cell import STDERR_LIMIT, CellFiles, CellUnderWay, Rerun, bound
+from keystone_action.runner.cell.seal import notices, observe, take_answer, write_events
 from keystone_action.scoring.composite import UNCOMPARED
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, TraceInfo
 from keystone_action.scoring.soundness import amount_problem
+from keystone_action.system import signals
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.files.snapshot import Change, Snapshot
     from keystone_action.plan import Cell
-    from keystone_action.runner.under_way import RunUnderWay
+    from keystone_action.runner.started_run import RunUnderWay
+
+T = TypeVar("T")
+_CLEANUP_SECONDS = 20.0
+"""For what is cancelled to clean up after itself."""
+_UNWIND_SECONDS = 10.0
+"""For its clean-up after it was torn from the wait for its thread."""
+
+
+class LimitReached(Exception):  # noqa: N818 - not an error of the caller that waits
+    """The work was ended, or left to itself, because its time was up."""
+
+
+async def within(seconds: float, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Await work, for so many seconds. Raises what it raises, and LimitReached when the time is up.
+
+    It is then cancelled. Where it waits for a thread that does not end, which cancellation respects, it is torn from
+    that wait; where even that does not end it, it is left to itself, and what it holds goes at the end of the run.
+    """
+    scope = anyio.CancelScope()
+
+    async def limited() -> T:
+        with scope:
+            return await work()
+        raise LimitReached
+
+    task = asyncio.create_task(limited())
+    # Where we are cancelled, or have left it to itself, nobody asks how it ended.
+    task.add_done_callback(lambda one: one.cancelled() or one.exception())
+    try:
+        await asyncio.wait({task}, timeout=seconds)
+    except asyncio.CancelledError:
+        scope.cancel()
+        with anyio.CancelScope(shield=True):
+            await _await_end(task)
+        raise
+    if not task.done():
+        scope.cancel()
+        await _await_end(task)
+    if not task.done() or task.cancelled():
+        raise LimitReached
+    return task.result()
+
+
+async def _await_end(task: asyncio.Task[Any]) -> None:
+    await asyncio.wait({task}, timeout=_CLEANUP_SECONDS)
+    if task.done():
+        return
+    signals.leave_behind()
+    task.cancel()
+    await asyncio.wait({task}, timeout=_UNWIND_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,13 +15,13 @@ from keystone_action.files.git.history import disarm_tree
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_as_left, remove_tree
 from keystone_action.invariants.check import Check, HostWorld
-from keystone_action.runner.cell.layout import make_readable
+from keystone_action.runner.roots import make_readable
 from keystone_action.sandbox.protocol import Home, Sandbox
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
     from keystone_action.judge.base import Judge
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
 
 
 @dataclass

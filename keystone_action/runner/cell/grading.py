@@ -14,7 +14,7 @@ from keystone_action.scoring.results import Stopped
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
-    from keystone_action.runner.cell.under_way import GradedCheck
+    from keystone_action.runner.cell.running_cell import GradedCheck
     from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, TraceInfo
     from keystone_action.spec.loading.loader import LoadedSpec

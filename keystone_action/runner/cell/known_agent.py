@@ -15,7 +15,7 @@ from keystone_action.system.command import Command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
 
 _SECONDS = 60.0
 _SHOWN = 5

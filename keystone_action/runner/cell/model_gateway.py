@@ -12,8 +12,8 @@ import anyio.to_thread
 from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.runner.cell.grading import ending, violation
 from keystone_action.runner.cell.known_agent import why_no_question
-from keystone_action.runner.cell.layout import run_shielded
 from keystone_action.runner.cell.recordings import CellRecording
+from keystone_action.runner.started_run import run_shielded
 from keystone_action.scoring.results import ENDS_ALIKE
 from keystone_action.spec.models.agents import PresetAgent
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.gateway.ledger import Ledger
     from keystone_action.gateway.relay import Source
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.models.gateway import Gateway
 
@@ -59,7 +59,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
         await under_way.recording.open()
     if under_way.spec.forbidden.secrets_in_logs is not None:
         from keystone_action.runner.cell.forbidden.judging import secret_search
-        from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
+        from keystone_action.runner.cell.leaked_secrets import SentToModels
 
         search = secret_search(under_way, configuration.real_keys)
         under_way.sent_to_models = SentToModels(search) if search else None

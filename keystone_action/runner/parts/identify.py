@@ -22,7 +22,6 @@ from keystone_action import __version__
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.workspace import TreeDigester, digest_tree
 from keystone_action.invariants.check import Check
-from keystone_action.runner.cell.layout import hidden_places, results_places
 from keystone_action.runner.engine import needs_image
 from keystone_action.runner.options import gateway_of
 from keystone_action.runner.parts.identity import (
@@ -37,6 +36,7 @@ from keystone_action.runner.parts.identity import (
 from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.script_helpers import helper_facts
 from keystone_action.runner.secrets import handed_out, is_key
+from keystone_action.runner.started_run import hidden_places, results_places
 from keystone_action.spec.expressions import ExpressionError, interpolate
 
 if TYPE_CHECKING:

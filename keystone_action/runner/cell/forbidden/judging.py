@@ -16,7 +16,7 @@ from keystone_action.spec.models.agents import PresetAgent
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
     from keystone_action.evidence.writes import WriteLog
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
     from keystone_action.scoring.results import ForbiddenResult
 
 
@@ -37,7 +37,7 @@ def judge_rules(under_way: CellUnderWay) -> None:
 
 
 def _table_writes(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
-    from keystone_action.runner.cell.forbidden.table_writes import judge_table_writes
+    from keystone_action.runner.cell.forbidden_rules import judge_table_writes
 
     logs = write_logs(under_way, "forbidden.db_writes_outside")
     for name, log in logs.items():
@@ -59,7 +59,7 @@ def write_logs(under_way: CellUnderWay, what: str) -> dict[str, WriteLog]:
 
 
 def _hosts(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
-    from keystone_action.runner.cell.forbidden.hosts import judge_hosts
+    from keystone_action.runner.cell.forbidden_rules import judge_hosts
 
     places, network, proxy = under_way.places, under_way.network, under_way.proxy
     for place in places.values():
@@ -76,7 +76,7 @@ def _hosts(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
 
 
 def _secrets(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
-    from keystone_action.runner.cell.forbidden.leaked_secrets import LeakSearch
+    from keystone_action.runner.cell.leaked_secrets import LeakSearch
 
     search, evidence = LeakSearch(secret_search(under_way, _real_keys(under_way))), under_way.evidence
     for place in under_way.places.values():
@@ -93,13 +93,13 @@ def _secrets(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
 
 
 def _file_writes(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
-    from keystone_action.runner.cell.forbidden.file_writes import judge_file_writes
+    from keystone_action.runner.cell.forbidden_rules import judge_file_writes
 
     yield judge_file_writes(under_way.spec.forbidden.file_writes_outside or (), under_way.all_changes)
 
 
 def _calls(under_way: CellUnderWay) -> Iterator[ForbiddenResult]:
-    from keystone_action.runner.cell.forbidden.calls import judge_calls
+    from keystone_action.runner.cell.forbidden_rules import judge_calls
 
     calls, gateway = _whole_calls(under_way, under_way.observed), under_way.gateway
     exchanges = gateway.ledger.exchanges if gateway is not None else ()

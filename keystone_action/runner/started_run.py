@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,21 +11,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import anyio
+
 from keystone_action.errors import HarnessError, SecretError
-from keystone_action.runner.cell.layout import results_places
+from keystone_action.runner.cell.shared_copies import FirstCopies
 from keystone_action.runner.roots import CellRoots, Roots
 from keystone_action.runner.sharing.certificates import Certificates
-from keystone_action.runner.sharing.first_copies import FirstCopies
 from keystone_action.spec.loading.author_directory import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
     from keystone_action.plan import Cell, Plan
-    from keystone_action.runner.cell.host import Host
-    from keystone_action.runner.cell.setup.kept import KeptSetups
+    from keystone_action.runner.cell.shared_copies import KeptSetups
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.runner.script_helpers import Host
     from keystone_action.runner.sharing.concurrency import Company
     from keystone_action.runner.sharing.containers import Containers
     from keystone_action.runner.sharing.gateways import LazyGateways
@@ -152,3 +155,36 @@ class RunUnderWay:
     def cell_roots(self, cell: Cell) -> CellRoots:
         """The directories of one attempt at a cell."""
         return (self.roots if self.image(cell) is None else self.container_roots).cell(cell)
+
+
+def hidden_places(loaded: LoadedSpec, options: RunOptions) -> set[Path]:
+    """What no agent of a spec may see."""
+    recordings = (_recordings(folder, loaded.recordings) for folder in (loaded.directory, loaded.code_directory))
+    return {*loaded.withheld, *options.withheld, *recordings}
+
+
+def _recordings(directory: Path, name: str) -> Path:
+    """Where a spec's recordings are, or the folder above where that holds nothing but recordings: it was not there
+    when the first of them was made, and an agent that lists its workspace must see the same in a replay."""
+    place = directory / name
+    return place.parent if place.parent != directory and _holds_recordings_alone(place.parent) else place
+
+
+def _holds_recordings_alone(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return all(
+            entry.is_dir() and not entry.is_symlink() and all(one.suffix == ".jsonl" for one in entry.iterdir())
+            for entry in folder.iterdir()
+        )
+    return False
+
+
+def results_places(directory: Path, options: RunOptions) -> set[Path]:
+    """Where results are, this run's (`directory`) and earlier ones: they may lie inside of what is copied."""
+    return {Path(os.path.realpath(directory)), Path(os.path.realpath(options.directory)) / ".keystone"}
+
+
+async def run_shielded(close: Callable[[], Awaitable[None]]) -> None:
+    """Run a clean-up to its end, also when the cell is being cancelled."""
+    with anyio.CancelScope(shield=True):
+        await close()

@@ -1,22 +1,30 @@
-"""Getting a cell ready for its agent, in the boot order of the contract (5.2)."""
+"""Getting a cell ready for its agent, in the boot order of the contract (5.2).
+
+Putting the author's files where a cell's agent finds them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import anyio.to_thread
+import anyio
 
 from keystone_action.agents.base import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import CopyReport, copy_tree, keep_originals, snapshot, snapshot_git
-from keystone_action.runner.cell.layout import copy_task_files, make_readable, run_shielded
-from keystone_action.runner.cell.opening import missing_words, open_sandbox
-from keystone_action.runner.cell.reaching import attach_services, seal
+from keystone_action.runner.cell.connections import attach_services, seal
 from keystone_action.runner.cell.recordings import why_without_history
+from keystone_action.runner.cell.sandbox_setup import missing_words, open_sandbox
 from keystone_action.runner.parts.recorded import holds_results
+from keystone_action.runner.roots import make_readable
+from keystone_action.runner.started_run import run_shielded
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced
 from keystone_action.spec.expressions import interpolate
 from keystone_action.spec.limits import HIDDEN_VARIABLES
@@ -25,8 +33,25 @@ from keystone_action.spec.models.agents import PresetAgent
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+
+
+def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, withheld: Collection[Path]) -> None:
+    """`task.files` keep their path relative to the spec; one from above it (`../brief.md`) keeps what follows the
+    dots. Raises HarnessError."""
+    for name in files:
+        source = directory / name
+        kept = Path(*[part for part in Path(os.path.normpath(name)).parts if part not in ("..", "/")])
+        target = workspace / kept
+        try:
+            if source.is_dir():
+                copy_tree(source, target, withheld=withheld)
+            else:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, target)
+        except OSError as error:
+            raise HarnessError(f"task.files: {name} can't be copied: {error.strerror}") from error
 
 
 async def boot(under_way: CellUnderWay) -> None:
@@ -140,7 +165,7 @@ async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
     workspace, stubs = under_way.roots.workspace, under_way.loaded.stubs
     fixtures = [under_way.fill(fixture) for fixture in under_way.spec.fixtures]
     if fixtures:
-        from keystone_action.runner.cell.setup.fixtures import run_fixtures
+        from keystone_action.runner.cell.fixtures import run_fixtures
 
         under_way.notices += await run_fixtures(
             fixtures,
@@ -150,7 +175,7 @@ async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
             run_sql=lambda service, script: under_way.places[service].run_sql(script),
         )
     if stubs:
-        from keystone_action.runner.cell.setup.stubs import apply_stubs
+        from keystone_action.runner.cell.fixtures import apply_stubs
 
         await apply_stubs(stubs, workspace)
 

@@ -1,17 +1,35 @@
-"""The one record of a cell under way: what a stage of its life writes, later stages, checks and the result read."""
+"""The one record of a cell under way: what a stage of its life writes, later stages, checks and the result read.
+
+What a cell leaves in the results directory, masked: `cells/<id>/{agent.stdout, agent.stderr, audit.jsonl, …}`.
+
+Which commands a cell runs, told as they begin and end, for those who asked for all of it (`-v`).
+
+Secrets are masked in each word of a command before it is quoted and cut: afterwards nobody would find them in it.
+Sandboxes and their providers are as they were, but that each command is told: whatever else is asked of them goes to
+the real one.
+"""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from keystone_action.agents.environment import agent_environment
-from keystone_action.runner.cell.layout import hidden_places
+from keystone_action.files.kept_output import write_all
+from keystone_action.files.removal import remove_tree
 from keystone_action.runner.options import gateway_of
+from keystone_action.runner.parts.journal import output_error
+from keystone_action.runner.started_run import hidden_places
+from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider
 from keystone_action.spec.expressions import interpolate
-from keystone_action.system.command import Limits
+from keystone_action.system.command import Command, Completed, Limits, shown_command
 
 if TYPE_CHECKING:
     import asyncio
@@ -21,6 +39,7 @@ if TYPE_CHECKING:
     from keystone_action.agents.base import Inputs
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.evidence.audit import AuditLog
+    from keystone_action.evidence.masking import Masker
     from keystone_action.evidence.model import AgentRun, Evidence
     from keystone_action.evidence.trace import Trace
     from keystone_action.files.snapshot import Change, Snapshot
@@ -28,11 +47,11 @@ if TYPE_CHECKING:
     from keystone_action.gateway.recordings.replay import Replay
     from keystone_action.network.proxy import EgressCell
     from keystone_action.plan import Cell
-    from keystone_action.runner.cell.forbidden.leaked_secrets import SentToModels
+    from keystone_action.runner.cell.leaked_secrets import SentToModels
     from keystone_action.runner.cell.recordings import CellRecording
+    from keystone_action.runner.cell.shared_copies import FirstCopy
     from keystone_action.runner.roots import CellRoots
-    from keystone_action.runner.sharing.first_copies import FirstCopy
-    from keystone_action.runner.under_way import RunUnderWay, SpecSecrets
+    from keystone_action.runner.started_run import RunUnderWay, SpecSecrets
     from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.service import Place
@@ -41,6 +60,8 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.models.spec import Invariant, Spec
     from keystone_action.spec.models.task import Setup
+
+    # was an import of itself
 
 Value = TypeVar("Value")
 Rerun = Literal["as_asked", "once", "never"]
@@ -216,3 +237,126 @@ class CellUnderWay:
     def incomplete(self) -> str:
         """Why the record of what left this cell is not whole; empty when it is."""
         return (self.proxy.failure or "") if self.proxy is not None else ""
+
+
+OUTPUT_LIMIT = 64 * 1024
+"""Characters of an agent's output that results.json holds; the whole is in agent.stdout."""
+STDERR_LIMIT = 16 * 1024
+"""Characters of its stderr that results.json holds; the whole is in agent.stderr."""
+
+
+class CellFiles:
+    """The folder of one cell. Every method raises OutputError when the disk won't take it."""
+
+    def __init__(self, directory: Path, masker: Masker) -> None:
+        self.directory = directory
+        self._mask = masker
+
+    def start(self) -> None:
+        """Make the folder; what an earlier attempt at this cell left is removed."""
+        try:
+            remove_tree(self.directory)
+            self.directory.mkdir(parents=True)
+        except OSError as error:
+            raise output_error(self.directory, error) from error
+
+    def agent(self, run: AgentRun) -> None:
+        """What the agent printed, as far as it was kept."""
+        self._write("agent.stdout", run.stdout)
+        self._write("agent.stderr", run.stderr)
+
+    def write_graded(self, evidence: Evidence, graded: Sequence[GradedCheck]) -> None:
+        """All that a graded cell leaves: what its agent printed, audit log, trace and diff, and the log of each check
+        that has one."""
+        self.agent(evidence.agent)
+        self._write("audit.jsonl", _text(evidence.audit_log))
+        self._write("trace.jsonl", _text(evidence.trace))
+        self._write("diff.patch", evidence.patch, errors="surrogateescape")
+        for entry in graded:
+            if entry.log:
+                self._write(f"checks/{entry.result.name}.log", entry.log)
+
+    def failure(self, text: str) -> None:
+        """The traceback of an internal error."""
+        self._write("internal-error.log", text)
+
+    def _write(self, name: str, text: str, *, errors: str = "replace") -> None:
+        # Mostly empty, and several in each cell: a file object would take longer than what is written.
+        path = f"{self.directory}/{name}"
+        data = self._mask.text(text).encode("utf-8", errors) if text else b""
+        try:
+            if "/" in name:
+                Path(path).parent.mkdir(exist_ok=True)
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
+            try:
+                write_all(file, data)
+            finally:
+                os.close(file)
+        except OSError as error:
+            raise output_error(Path(path), error) from error
+
+
+def _text(log: Path) -> str:
+    return log.read_text("utf-8", "replace") if os.stat(log).st_size else ""  # noqa: PTH116
+
+
+def bound(text: str, limit: int = OUTPUT_LIMIT) -> str:
+    """The start and the end of a text that is too long, with the cut said."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters cut …]\n{text[-half:]}"
+
+
+Tell = Callable[[str], None]
+Mask = Callable[[str], str]
+
+
+def telling_sandbox(sandbox: Sandbox, tell: Tell, mask: Mask) -> Sandbox:
+    """The sandbox, whose commands are told."""
+    return cast("Sandbox", _TellingSandbox(sandbox, tell, mask))
+
+
+def telling_provider(provider: SandboxProvider, tell: Tell, mask: Mask) -> SandboxProvider:
+    """The provider, the commands of whose sandboxes are told."""
+    return cast("SandboxProvider", _TellingProvider(provider, tell, mask))
+
+
+class _Telling:
+    def __init__(self, told: Any, tell: Tell, mask: Mask) -> None:
+        self._told = told
+        self._tell = tell
+        self._mask = mask
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._told, name)
+
+
+class _TellingProvider(_Telling):
+    async def open(self, *arguments: Any, **named: Any) -> Sandbox:
+        return telling_sandbox(await self._told.open(*arguments, **named), self._tell, self._mask)
+
+    async def open_host(self, *arguments: Any, **named: Any) -> Sandbox:
+        return telling_sandbox(await self._told.open_host(*arguments, **named), self._tell, self._mask)
+
+
+class _TellingSandbox(_Telling):
+    async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
+        shown = self._shown(command)
+        self._tell(f"$ {shown}")
+        completed: Completed = await self._told.run(command, stop)
+        how = "time limit" if completed.timed_out else completed.limit or f"exit code {completed.shell_code}"
+        self._tell(f"{how} after {_seconds(completed.duration_s)} s: {shown}")
+        return completed
+
+    def serve(self, command: Command) -> AbstractAsyncContextManager[RunningCommand]:
+        self._tell(f"$ {self._shown(command)}")
+        served: AbstractAsyncContextManager[RunningCommand] = self._told.serve(command)
+        return served
+
+    def _shown(self, command: Command) -> str:
+        return shown_command(shlex.join(map(self._mask, command.argv)))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2g}" if seconds < 0.995 else f"{seconds:.1f}"

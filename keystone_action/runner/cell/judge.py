@@ -16,13 +16,13 @@ from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.check import Check, Outcome, Phase, broken, failed, skipped
 from keystone_action.runner.cell.context import Context, Copies
-from keystone_action.runner.cell.under_way import GradedCheck
+from keystone_action.runner.cell.running_cell import GradedCheck
 from keystone_action.scoring.results import InvariantResult
 from keystone_action.spec.expressions import leaves, references
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
     from keystone_action.spec.models.spec import Invariant
 
 _ORDER: dict[Phase, int] = {"observe": 0, "shared_copy": 1, "fresh_copy": 1}

@@ -1,7 +1,11 @@
-"""The services of one cell: attached before its agent, detached after its checks."""
+"""What a cell can reach: its services, its network on the container engine, and the way out of it.
+
+The services of one cell: attached before its agent, detached after its checks.
+"""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -10,17 +14,83 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.errors import KeystoneError, ServiceError
-from keystone_action.runner.cell.layout import names_a_cell, run_shielded
+from keystone_action.errors import HarnessError, KeystoneError, ServiceError
+from keystone_action.evidence.audit import AuditLog
+from keystone_action.runner.cell.model_gateway import open_model_gateway
 from keystone_action.runner.sharing.service_pool import Definition
+from keystone_action.runner.started_run import run_shielded
 from keystone_action.services.service import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, leaves, references
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.model import Address
-    from keystone_action.runner.cell.under_way import CellUnderWay
+    from keystone_action.runner.cell.running_cell import CellUnderWay
     from keystone_action.spec.models.services import Service
+
+
+async def attach_services(under_way: CellUnderWay) -> None:
+    """The gateway and every service ready for this cell, in the order of the spec, and known to expressions. Raises
+    HarnessError."""
+    try:
+        audit = under_way.audit = AuditLog(under_way.roots.audit_log)
+    except OSError as error:
+        raise HarnessError(f"the audit log can't be written: {error.strerror}") from error
+    under_way.stack.callback(audit.close)
+    await _enter_network(under_way, audit)
+    await open_model_gateway(under_way)
+    if under_way.spec.services:
+        # was an import of itself
+
+        await Attachments(under_way, audit, internal=_is_denied(under_way)).attach_all()
+    under_way.names["services"] = {name: place.for_agent.as_mapping() for name, place in under_way.places.items()}
+
+
+async def seal(under_way: CellUnderWay) -> None:
+    """What stands now stood before the agent. Raises ServiceError."""
+    for place in under_way.places.values():
+        await place.seal()
+        under_way.notices += place.notices_once_sealed()
+    await settle_proxy(under_way)
+    under_way.audit_start = under_way.audit.size()
+
+
+async def settle_proxy(under_way: CellUnderWay) -> None:
+    """What was asked of it so far is in the audit log, where a rule reads that."""
+    if under_way.proxy is not None and under_way.spec.forbidden.http_except is not None:
+        await under_way.proxy.settle()
+
+
+def _is_denied(under_way: CellUnderWay) -> bool:
+    return under_way.spec.egress.default == "deny"
+
+
+async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
+    containers, spec = under_way.run.containers, under_way.spec
+    if containers is None:
+        return
+    own = [one for one in spec.services if one.kind == "container" or getattr(one, "isolation", "") == "container"]
+    denied, egress = _is_denied(under_way), spec.egress
+    proxied = denied and (bool(egress.allow) or spec.forbidden.http_except is not None)
+    isolated = denied and not spec.services and not proxied and under_way.gateway_wanted is None
+    if (under_way.image is None and not own) or isolated:
+        return
+    # Its own even without services: agents of two cells must not meet, nor anything else on the engine.
+    name = f"{under_way.cell.id}.{secrets.token_hex(4)}"
+    opened = containers.networks.cell(name, internal=denied, wait=False)
+    network = under_way.network = await under_way.stack.enter_async_context(opened)
+    if network.notice:
+        under_way.notices.append(network.notice)
+    if proxied:
+        proxies = await containers.egress()
+        services = [service.name for service in spec.services]
+        under_way.proxy = await proxies.open(egress, network, audit, services=services)
+        under_way.stack.push_async_callback(run_shielded, under_way.proxy.close)
+
+
+_OF_A_CELL = ("cell", "workspace", "record", "task")
 
 
 class Attachments:
@@ -139,3 +209,10 @@ def addresses_used(service: Service) -> frozenset[str]:
 def uses_addresses(service: Service) -> bool:
     """Whether it can be defined only when others have their addresses."""
     return bool(addresses_used(service))
+
+
+def names_a_cell(model: BaseModel) -> bool:
+    """Whether an expression of this model differs between cells with equal parameters."""
+    return any(
+        reference.parts[0] in _OF_A_CELL for leaf in leaves(model) for reference in references(leaf.value, ("request",))
+    )

@@ -17,7 +17,7 @@ from keystone_action.evidence.secret_search import Found, SecretSearch, pieces_o
 from keystone_action.evidence.secret_shapes import ENCODING
 from keystone_action.evidence.writes import DEFINITION
 from keystone_action.files.paths import PathProblem, display_path, open_inside
-from keystone_action.runner.cell.forbidden.findings import Findings
+from keystone_action.runner.cell.forbidden_rules import Findings
 from keystone_action.scoring.results import ForbiddenResult
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
@@ -144,7 +144,7 @@ class LeakSearch:
 
     def in_rows(self, service: str, log: WriteLog) -> None:
         """Values that were written, and names of what they were written into. Raises ServiceError."""
-        from keystone_action.runner.cell.forbidden.table_writes import HOW_KNOWN, shown_table
+        from keystone_action.runner.cell.forbidden_rules import HOW_KNOWN, shown_table
 
         known = {}
         for write in log.writes():

@@ -2,6 +2,11 @@
 
 The first of them runs its setup, and the others wait. What it left is copied, before its agent starts, to a folder that
 no agent can reach. Each later cell gets a copy of that: nothing that one cell's agent can change is another cell's.
+
+What the workspaces of a spec hold at first: copied from the checkout once, for all cells that start from the same.
+
+Every such cell's workspace is a copy of this copy, which is also what the cell's changes are told from. Nobody but us
+can reach it, so cells start alike also when the checkout is changed while the run goes on.
 """
 
 from __future__ import annotations
@@ -9,18 +14,19 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from keystone_action.errors import HarnessError, KeystoneError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.removal import remove_tree
-from keystone_action.files.workspace import snapshot
+from keystone_action.files.workspace import CopyReport, Snapshot, copy_again, keep_originals, snapshot
 
 Made = TypeVar("Made")
 Details = TypeVar("Details")
@@ -143,3 +149,54 @@ def _content(directory: Path) -> Iterator[tuple[str, object]]:
     for file in [git / "HEAD", git / "packed-refs", *sorted((git / "refs").rglob("*"))]:
         if file.is_file() and not file.is_symlink():
             yield str(file.relative_to(git)), file.read_bytes()
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCopy:
+    """A workspace before anything was done in it."""
+
+    directory: Path
+    """Ours alone."""
+
+    originals: Path | None
+    """What changes are told from: the files without `.git`; None when there are none."""
+
+    content: Snapshot
+    notices: tuple[str, ...]
+    """What people should know of the copy, in every cell."""
+
+    def is_still(self, workspace: Snapshot) -> bool:
+        """Whether a workspace holds this and nothing else."""
+        return not workspace.unreadable and dict(workspace) == dict(self.content)
+
+
+class FirstCopies:
+    """The first copies of a run. place: a directory of ours alone."""
+
+    def __init__(self, place: Path) -> None:
+        self._place = place
+        self._made: dict[Hashable, FirstCopy] = {}
+        self._locks: dict[Hashable, anyio.Lock] = {}
+
+    async def lay_out(self, key: Hashable, copy: Callable[[Path], CopyReport], workspace: Path) -> FirstCopy:
+        """Copy the first copy of this key to a workspace; the first cell that asks has it made, and others wait.
+
+        copy: makes the directory. What it raises is that cell's error, and the next one tries again. Raises
+        HarnessError.
+        """
+        async with self._locks.setdefault(key, anyio.Lock()):
+            if key not in self._made:
+                self._made[key] = await anyio.to_thread.run_sync(self._make, copy)
+        first = self._made[key]
+        await anyio.to_thread.run_sync(copy_again, first.directory, workspace)
+        return first
+
+    def _make(self, copy: Callable[[Path], CopyReport]) -> FirstCopy:
+        directory = self._place / f"first-{secrets.token_hex(8)}"
+        report = copy(directory)
+        content = snapshot(directory)
+        has_git = any(path.rpartition("/")[2] == ".git" for path in content)
+        originals = directory if content else None
+        if has_git:
+            originals = keep_originals(directory, self._place / f"originals-{secrets.token_hex(8)}")
+        return FirstCopy(directory, originals, content, report.notices)
