@@ -245,7 +245,7 @@ def _stream(before: TextIO) -> TextIO:
     kind: dict[str, Any] = {
         "encoding": before.encoding,
         "errors": before.errors,
-        "line_buffering": before.line_buffering,
+        "line_buffering": before.line_buffering or os.isatty(before.fileno()),
     }
     return io.TextIOWrapper(open(before.fileno(), "wb", closefd=False), **kind)
 

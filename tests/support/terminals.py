@@ -7,13 +7,14 @@ import os
 import pty
 import struct
 import subprocess
-import sys
 import termios
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from support.command_line import ENVIRONMENT
+from support.command_line import ENVIRONMENT, server
+
+_ENVIRONMENT = {**ENVIRONMENT, "TERM": "xterm-256color"}
 
 
 @dataclass(frozen=True)
@@ -32,27 +33,43 @@ class Shown:
 def keystone_on_terminal(
     words: Sequence[str], directory: Path, environ: Mapping[str, str], *, columns: int = 100
 ) -> Shown:
-    """`keystone WORDS…` with all three streams on a terminal of so many columns."""
-    return on_terminal([sys.executable, "-m", "keystone_action", *words], directory, environ, columns=columns)
+    """`keystone WORDS…` that writes to a terminal of so many columns."""
+    ours, theirs = _terminal(columns)
+    called = server().start(words, directory, {**_ENVIRONMENT, **environ}, theirs, theirs)
+    os.close(theirs)
+    text = _read_all(ours)
+    return Shown(called.wait(60), text)
 
 
 def on_terminal(
     command: Sequence[str], directory: Path, environ: Mapping[str, str], *, columns: int = 100, typed: bytes = b""
 ) -> Shown:
     """Any command on a terminal. typed: what is written to it at once."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
-    environment = {**ENVIRONMENT, "TERM": "xterm-256color", **environ}
+    ours, theirs = _terminal(columns)
+    environment = {**_ENVIRONMENT, **environ}
     with subprocess.Popen(
         command, cwd=directory, env=environment, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True
     ) as process:
         os.close(theirs)
         os.write(ours, typed)
-        text = b""
-        while piece := _read(ours):
-            text += piece
-    os.close(ours)
-    return Shown(process.returncode, text.decode("utf-8", "replace"))
+        text = _read_all(ours)
+    return Shown(process.returncode, text)
+
+
+def _terminal(columns: int) -> tuple[int, int]:
+    """Its end for us, and the one for programs."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+    return ours, theirs
+
+
+def _read_all(terminal: int) -> str:
+    """What it is sent until the other end is closed; closes it."""
+    text = b""
+    while piece := _read(terminal):
+        text += piece
+    os.close(terminal)
+    return text.decode("utf-8", "replace")
 
 
 def _read(terminal: int) -> bytes:
