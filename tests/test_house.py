@@ -29,7 +29,9 @@ ROOMS = {
     "judge": {"spec", "pricing"},
     "invariants": {"spec", "system", "files", "evidence", "sandbox", "judge"},
     "scoring": {"spec"},
+    "options": {"spec", "plan", "scoring"},
     "runner": {
+        "options",
         "system",
         "network",
         "spec",
@@ -46,13 +48,13 @@ ROOMS = {
         "invariants",
         "scoring",
     },
-    "gate": {"spec", "system", "files", "agents", "scoring", "runner"},
+    "gate": {"spec", "system", "files", "agents", "scoring", "runner", "options"},
     "report": {"system", "scoring", "evidence"},
-    "github": {"spec", "system", "files", "scoring", "report", "gate"},
+    "github": {"spec", "system", "files", "scoring", "report", "gate", "options"},
 }
 """Which rooms the files of a room may import, besides their own."""
 ANYWHERE = {"errors", "__init__"}
-FRONT_DOORS = {"__main__", "cli", "action", "evaluate", "shards", "compared_with"}
+FRONT_DOORS = {"__main__", "cli", "action", "runs"}
 FILES_IN_A_ROOM = 20
 """Besides `__init__.py`."""
 LISTS = {PACKAGE / "invariants" / "types"}

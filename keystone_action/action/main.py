@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
-from keystone_action.compared_with import ComparedWith, compared_with
+from keystone_action.action.bases import find_baseline, find_change_base
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.engine.connect import VARIABLES as ENGINE_VARIABLES
 from keystone_action.errors import (
@@ -24,9 +24,9 @@ from keystone_action.errors import (
 from keystone_action.files.copies import hand_over, missing_folders
 from keystone_action.files.descent import is_empty
 from keystone_action.gate.base_commit import refuse_committed_answers
-from keystone_action.gate.options import GatedOptions
+from keystone_action.gate.change_base import ChangeBase
 from keystone_action.github.event import Event, read_event
-from keystone_action.github.inputs import DEFAULT_ANNOTATIONS, DEFAULT_SPECS, Settings, read_settings
+from keystone_action.github.inputs import read_options
 from keystone_action.github.links import run_url
 from keystone_action.github.log_commands import LogCommands, annotations_of, annotations_of_spec_error
 from keystone_action.github.outputs import (
@@ -44,9 +44,10 @@ from keystone_action.github.pulls import spec_links, whose_code
 from keystone_action.github.reader import InputReader
 from keystone_action.github.reporting import Reporting
 from keystone_action.github.summary import Summaries, SummaryTemplate, append_text
+from keystone_action.options.model import Options
 from keystone_action.report.sentences.compared import baseline_lines, gate_lines
 from keystone_action.report.words import count
-from keystone_action.runner.options import Progress
+from keystone_action.runner.progress import Progress
 from keystone_action.scoring.results import RunResult
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.system import signals
@@ -55,12 +56,11 @@ from keystone_action.system.shortage import machine_shortage
 _PASSED_ON = ENGINE_VARIABLES | {"HOME", "LANG", "PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "SSL_CERT_DIR"}
 _PASSED_ON_ANY_CASE = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})
 _PASSED_ON_PREFIXES = ("ANTHROPIC_", "OPENAI_", "GEMINI_", "GOOGLE_GEMINI_", "KEYSTONE_JUDGE_", "LC_")
-_WITH_NOTHING = ComparedWith()
 _KEY_ENDINGS = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 
 
 class EngineResult(Protocol):
-    """What the engine hands back: `keystone_action.evaluate.Evaluation`."""
+    """What the engine hands back: `keystone_action.runs.Evaluation`."""
 
     @property
     def run(self) -> RunResult: ...
@@ -72,7 +72,7 @@ class EngineResult(Protocol):
     def exit_code(self) -> int: ...
 
 
-Evaluate = Callable[[GatedOptions, Progress], EngineResult]
+Evaluate = Callable[[Options, ChangeBase, Progress], EngineResult]
 
 
 def main(environ: Mapping[str, str], *, stdout: TextIO, evaluate: Evaluate | None = None) -> int:
@@ -103,7 +103,8 @@ class _Step:
     def __init__(self, environ: Mapping[str, str], commands: LogCommands) -> None:
         self.environ = environ
         self.commands = commands
-        self.settings: Settings | None = None
+        self.options: Options | None = None
+        self.warnings: tuple[str, ...] = ()
         self.reporting: Reporting | None = None
         self.event = Event()
         self.needs_checkout = False  # nobody is told to check out a fork where that is refused
@@ -112,25 +113,25 @@ class _Step:
     def run(self, evaluate: Evaluate | None) -> int:
         _mask_keys(self.environ, self.commands)
         event = self.event = read_event(self.environ)
-        settings = self.settings = self._read_settings(event)
-        self._say(settings, event)
-        if settings.mode == "comment":
-            return self._comment(settings)
-        if not settings.allow_pull_request_target:
-            whose_code(event, settings, self.environ, self.commands.log).refuse_foreign_code()
-        self.needs_checkout = settings.mode != "merge"
-        if settings.mode == "plan":
-            return self._plan(settings, event)
+        options = self.options = self._read_options(event)
+        self._warn(options, event)
+        if options.jobs.mode == "comment":
+            return self._comment(options)
+        if not options.jobs.allow_pull_request_target:
+            whose_code(event, options, self.environ, self.commands.log).refuse_foreign_code()
+        self.needs_checkout = options.jobs.mode != "merge"
+        if options.jobs.mode == "plan":
+            return self._plan(options, event)
         if self.reporting is not None:
             self.reporting.start()
-        evaluation = self._evaluate(settings, event, evaluate)
+        evaluation = self._evaluate(options, event, evaluate)
         # A signal that comes later breaks off what is told to others, and nothing else.
         code = EXIT_CANCELLED if signals.stop_signal() else evaluation.exit_code
         found = annotations_of(
             evaluation.run,
-            directory=settings.directory,
-            workspace=settings.workspace,
-            limit=settings.annotations,
+            directory=options.caller.directory,
+            workspace=options.caller.workspace,
+            limit=options.reports.annotations,
             issued=self.commands.issued,
         )
         for annotation in found:
@@ -138,20 +139,21 @@ class _Step:
         self._report(evaluation.run, evaluation.directory)
         return code
 
-    def _read_settings(self, event: Event) -> Settings:
+    def _read_options(self, event: Event) -> Options:
         """Who is to be told of a wrong input is known, as far as the inputs that say so are right."""
         reader = InputReader(self.environ)
-        settings = read_settings(reader, is_committed=_is_committed)
-        if settings.mode in ("run", "merge"):
-            self.reporting = Reporting(settings, event, self.environ, self.commands)
+        options = read_options(reader, is_committed=_is_committed)
+        if options.jobs.mode in ("run", "merge"):
+            self.reporting = Reporting(options, event, self.environ, self.commands)
+        self.warnings = reader.unknown()
         reader.raise_problems()
         if self.reporting is not None:
-            self.reporting.directory = settings.output_dir
-        if settings.summary_template is not None and settings.mode in ("run", "merge"):
+            self.reporting.directory = options.reports.folder
+        if options.reports.summary_template is not None and options.jobs.mode in ("run", "merge"):
             # Before the agent can see to it that another one is read.
-            template = SummaryTemplate.read(settings.summary_template, settings.workspace)
+            template = SummaryTemplate.read(options.reports.summary_template, options.caller.workspace)
             self.summaries = Summaries(template, self.commands.warning)
-        return settings
+        return options
 
     def failed(self, error: KeystoneError, duration_s: float) -> int:
         """Reports what kept a run from being finished."""
@@ -170,7 +172,7 @@ class _Step:
         """In the log with the lines of the file, and each at its line. Returns them with the paths of the checkout."""
         from keystone_action.spec.loading.diagnostics import with_short_paths
 
-        workspace, limit = self._workspace, DEFAULT_ANNOTATIONS if self.settings is None else self.settings.annotations
+        workspace, limit = self._workspace, (self.options or Options()).reports.annotations
         short = with_short_paths(error, workspace)
         self.commands.log(short.message)
         issued = self.commands.issued
@@ -180,32 +182,33 @@ class _Step:
 
     @property
     def _workspace(self) -> Path:
-        return self.settings.workspace if self.settings else Path(self.environ.get("GITHUB_WORKSPACE") or ".")
+        return self.options.caller.workspace if self.options else Path(self.environ.get("GITHUB_WORKSPACE") or ".")
 
-    def _say(self, settings: Settings, event: Event) -> None:
-        for warning in settings.warnings:
+    def _warn(self, options: Options, event: Event) -> None:
+        for warning in self.warnings:
             self.commands.warning(warning)
         if event.problem:
             self.commands.warning(event.problem)
-        for name in settings.env:
+        for name in options.caller.env:
             if name not in self.environ:
                 self.commands.log(f"{name} is named by the input env, but not set in this step's environment")
 
-    def _comment(self, settings: Settings) -> int:
+    def _comment(self, options: Options) -> int:
         """Posts what another run found; nothing runs, and its verdict is not this job's."""
         from keystone_action.github.foreign_comment import ForeignComment
 
-        foreign = ForeignComment(settings, self.environ, self.commands)
+        foreign = ForeignComment(options, self.environ, self.commands)
         posted, well = foreign.post()
-        self._write(commented_values(posted.outputs(settings.workspace)))
+        self._write(commented_values(posted.outputs(options.caller.workspace)))
         return EXIT_PASS if well else EXIT_ERROR
 
-    def _plan(self, settings: Settings, event: Event) -> int:
+    def _plan(self, options: Options, event: Event) -> int:
         """Says which jobs a matrix needs; nothing runs."""
         from keystone_action.report.write import render_plan
-        from keystone_action.shards import plan_shards
+        from keystone_action.runs import plan_shards
 
-        planned = plan_shards(self._options(settings, event, run_id=""), settings.shards or 1)
+        options = self._completed(options, event, "")
+        planned = plan_shards(options, find_change_base(options, self.environ, self.commands))
         self._write(planned_values(planned.matrix, planned.plan.total))
         self._summarize(
             lambda path: append_text(path, lambda _: render_plan(list(planned.specs()), len(planned.names)))
@@ -214,48 +217,47 @@ class _Step:
         self.commands.log(f"planned: {cells} in {jobs}")
         return EXIT_PASS
 
-    def _evaluate(self, settings: Settings, event: Event, evaluate: Evaluate | None) -> EngineResult:
-        left = [path for path in (settings.output_dir, settings.cache_dir) if path is not None]
-        made = [folder for path in left for folder in missing_folders(path, settings.workspace)]
+    def _evaluate(self, options: Options, event: Event, evaluate: Evaluate | None) -> EngineResult:
+        left = [path for path in (options.reports.folder, options.running.cache_dir) if path is not None]
+        made = [folder for path in left for folder in missing_folders(path, options.caller.workspace)]
         state = StepState(run_id_of_step(self.environ), (*left, *made))
         self._save(state)
         try:
-            if settings.mode == "merge":
-                return self._join(settings, state.run_id)
-            if settings.cache_dir is not None:
-                refuse_committed_answers(settings.cache_dir, settings.workspace)
-            return self._run(self._options(settings, event, run_id=state.run_id), evaluate or _engine())
+            if options.jobs.mode == "merge":
+                return self._join(self._completed(options, event, state.run_id))
+            if options.running.cache_dir is not None:
+                refuse_committed_answers(options.running.cache_dir, options.caller.workspace)
+            base = find_change_base(options, self.environ, self.commands)
+            return self._run(self._completed(options, event, state.run_id), base, evaluate or _engine())
         finally:
-            hand_over([*left, *made], settings.workspace)
+            hand_over([*left, *made], options.caller.workspace)
 
-    def _options(self, settings: Settings, event: Event, *, run_id: str) -> GatedOptions:
-        compared = compared_with(settings, self.environ, self.commands)
-        return options_of(settings, event, self.environ, run_id=run_id, compared=compared)
+    def _completed(self, options: Options, event: Event, run_id: str) -> Options:
+        """With what is found out for a run besides its inputs."""
+        baseline, problem = find_baseline(options, self.environ, self.commands)
+        temp, template = self.environ.get("RUNNER_TEMP", ""), options.reports.summary_template
+        return options.having(
+            environ=engine_environ(self.environ, options.caller.env),
+            dialects=DIALECTS,
+            run_id=run_id,
+            # Our own /tmp is inside this container; the runner's folder lies on the engine's machine too.
+            scratch=Path(temp) if temp and Path(temp).is_dir() else None,
+            withheld=() if template is None else (template,),
+            no_secrets_reason=event.no_secrets_reason,
+            baseline_run=baseline,
+            baseline_problem=problem,
+        )
 
-    def _run(self, options: GatedOptions, engine: Evaluate) -> EngineResult:
+    def _run(self, options: Options, base: ChangeBase, engine: Evaluate) -> EngineResult:
         progress = LogProgress(self.commands, None if self.reporting is None else self.reporting.live)
         try:
-            return engine(options, progress)
+            return engine(options, base, progress)
         finally:
             progress.finished()
 
-    def _join(self, settings: Settings, run_id: str) -> EngineResult:
-        from keystone_action.runner.parts.merge import MergeOptions
-        from keystone_action.shards import join
+    def _join(self, options: Options) -> EngineResult:
+        from keystone_action.runs import join
 
-        compared = compared_with(settings, self.environ, self.commands)
-        options = MergeOptions(
-            places=settings.results,
-            directory=settings.directory,
-            output=settings.output_dir,
-            threshold=settings.threshold,
-            fail_on_skipped=settings.fail_on_skipped,
-            fail_on_stale=settings.fail_on_stale,
-            fail_on=settings.fail_on,
-            run_id=run_id,
-            baseline=compared.baseline,
-            baseline_problem=compared.baseline_problem,
-        )
         joined = join(options)
         for notice in joined.run.notices:
             self.commands.log(notice)
@@ -273,9 +275,9 @@ class _Step:
         """Writes outputs and summary, then tells the pull request. What can't be written or posted is a warning:
         reporting never changes the verdict, and what is written stays when posting fails."""
         self._write(output_values(run, directory=directory, workspace=self._workspace))
-        if self.settings is not None:
+        if self.options is not None:
             self.summaries.run_url = run_url(self.environ)
-            self.summaries.links = spec_links(run, self.settings, self.event, self.environ, self.commands.log)
+            self.summaries.links = spec_links(run, self.options, self.event, self.environ, self.commands.log)
         self._write_summaries(run, directory)
         for line in (*gate_lines(run.spec_changes), *baseline_lines(run.baseline, run)):
             self.commands.log(line)
@@ -304,7 +306,7 @@ class _Step:
     def _summarize(self, append: Callable[[Path], bool]) -> None:
         try:
             path = self.environ.get("GITHUB_STEP_SUMMARY")
-            if path and (self.settings is None or self.settings.summary) and not append(Path(path)):
+            if path and (self.options is None or self.options.reports.job_summary) and not append(Path(path)):
                 self.commands.warning("the summary of this step is full; see the file that summary-path names")
         except OutputError as error:
             self.commands.warning(error.message)
@@ -324,60 +326,9 @@ def _is_empty(folder: Path) -> bool:
 
 
 def _engine() -> Evaluate:
-    from keystone_action.evaluate import evaluate
+    from keystone_action.runs import evaluate
 
     return evaluate
-
-
-def options_of(
-    settings: Settings,
-    event: Event,
-    environ: Mapping[str, str],
-    *,
-    run_id: str,
-    compared: ComparedWith = _WITH_NOTHING,
-) -> GatedOptions:
-    """The settings as the engine takes them."""
-    temp = environ.get("RUNNER_TEMP", "")
-    return GatedOptions(
-        specs=settings.specs,
-        tolerate_missing=settings.specs == DEFAULT_SPECS,
-        directory=settings.directory,
-        environ=engine_environ(environ, settings.env),
-        output=settings.output_dir,
-        threshold=settings.threshold,
-        replicas=settings.replicas,
-        params=settings.params,
-        dialects=DIALECTS,
-        tags=settings.tags,
-        max_concurrency=settings.max_concurrency,
-        sandbox=settings.sandbox,
-        shard=settings.shard,
-        fail_on=settings.fail_on,
-        fail_on_skipped=settings.fail_on_skipped,
-        fail_on_stale=settings.fail_on_stale,
-        gateway=settings.gateway,
-        timeout=settings.timeout,
-        max_cost_usd=settings.max_cost_usd,
-        judge_fast=settings.judge_fast,
-        judge_strong=settings.judge_strong,
-        cache_dir=settings.cache_dir,
-        no_secrets_reason=event.no_secrets_reason,
-        run_id=run_id,
-        # Our own /tmp is inside this container; the runner's folder lies on the engine's machine too.
-        scratch=Path(temp) if temp and Path(temp).is_dir() else None,
-        registry_mirror=settings.registry_mirror,
-        registry_username=settings.registry_username,
-        registry_password=settings.registry_password,
-        docker_network=settings.docker_network,
-        spec_from=settings.spec_from,
-        base=compared.base,
-        base_problem=compared.base_problem,
-        workflow=compared.workflow,
-        baseline=compared.baseline,
-        baseline_problem=compared.baseline_problem,
-        withheld=() if settings.summary_template is None else (settings.summary_template,),
-    )
 
 
 def engine_environ(environ: Mapping[str, str], names: tuple[str, ...]) -> dict[str, str]:

@@ -107,12 +107,12 @@ def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: Log
     if environ.get(f"STATE_{REPORTED}") == "true":
         return []
     from keystone_action.github.event import read_event
-    from keystone_action.github.inputs import read_settings
+    from keystone_action.github.inputs import read_options
     from keystone_action.github.reader import InputReader
 
-    settings = read_settings(InputReader(environ))
-    run = _step_result(state, environ, settings.output_dir) or _stopped_result(state, environ)
-    Reporting(settings, read_event(environ), environ, commands).finish(run, has_time=True)
+    options = read_options(InputReader(environ))
+    run = _step_result(state, environ, options.reports.folder) or _stopped_result(state, environ)
+    Reporting(options, read_event(environ), environ, commands).finish(run, has_time=True)
     return []
 
 

@@ -1,23 +1,22 @@
-"""The words of the command line (contract, section 2): parsed and checked, nothing done yet."""
+"""The words of the command line: a parser made from models, and the options that a call comes to.
+
+`run`, `validate`, `plan` and `merge` take the fields of `Options` that name them; the other commands have models of
+their own here. Nothing is done yet.
+"""
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn, TypeVar
 
 from keystone_action import __version__
-from keystone_action.cli.parser import Parser
-from keystone_action.cli.values import (
-    parse_count,
-    parse_money,
-    parse_parameter,
-    parse_retries,
-    parse_run_id,
-    parse_shard,
-    parse_threshold,
-    parse_time,
-)
+from keystone_action.errors import UsageError
+from keystone_action.options.model import Options
+from keystone_action.options.option import Group, Setting, option, settings_of
+from keystone_action.options.values import UnreadableError, read_duration, read_run_id
 
 _EXITS = "Exit codes: 0 pass, 1 fail, 2 bad spec or call, or nothing to run, 3 error (the harness, not the agent), \
 130 cancelled."
@@ -33,10 +32,181 @@ usage: keystone COMMAND [options]
 `keystone help` lists all commands, `keystone help run` explains one.
 """
 """What those see who call `keystone` without a word."""
+GroupT = TypeVar("GroupT", bound=Group)
+
+
+class ReportArguments(Group):
+    """`keystone report`."""
+
+    directory: Path = option("The folder of a finished run.", ..., metavar="DIR")
+    format: Literal["md", "html", "junit", "json"] = option("The form of the report.", "md", flag="--format")
+
+
+class InitArguments(Group):
+    """`keystone init`."""
+
+    directory: Path = option("Where to; it may be new.", Path(), metavar="DIR", default_note=".")
+    agent: str | None = option(
+        "A known agent, such as claude-code: spec, workflow and example.", flag="--agent", metavar="NAME"
+    )
+
+
+class ExplainArguments(Group):
+    """`keystone explain`."""
+
+    path: str = option(
+        "A field, such as agent.timeout or check.sql.", "", metavar="FIELD", default_note="the top level"
+    )
+
+
+class CleanArguments(Group):
+    """`keystone clean`."""
+
+    dry_run: bool = option("Only say what would be removed.", False, flag="--dry-run")
+    older_than: float = option(
+        "How old the youngest thing of a run elsewhere must be: only its age is known.",
+        3600.0,
+        parse=read_duration,
+        flag="--older-than",
+        metavar="D",
+        default_note="1h",
+        exclusive=True,
+    )
+    everything: bool = option(
+        "Runs that are still going too, and every setup image.", False, flag="--all", exclusive=True
+    )
+    run_id: str | None = option(
+        "This run alone, going or not.", parse=read_run_id, flag="--run", metavar="ID", exclusive=True
+    )
+
+
+class CompareArguments(Group):
+    """`keystone compare`."""
+
+    base: Path = option("Results of the earlier run, or their folder.", ..., metavar="BASE")
+    head: Path = option("Results of the later run, or their folder.", ..., metavar="HEAD")
+    format: Literal["rich", "plain", "json"] | None = option(
+        "The form of what is printed.", flag="--format", default_note="rich on a terminal, else plain"
+    )
+
+
+class RecordingsArguments(Group):
+    """`keystone recordings`."""
+
+    what: Literal["list", "show", "check"] = option(
+        "All of them, one request by request, or whether they are whole.", ...
+    )
+    directory: Path = option("A folder with recordings, or a file.", ..., metavar="DIR")
+    cell: str | None = option("Of show: whose recording, where there are several.", metavar="CELL")
+    format: Literal["plain", "json"] = option("The form of what is printed.", "plain", flag="--format")
+
+
+class CompletionArguments(Group):
+    """`keystone completion`."""
+
+    shell: Literal["bash", "zsh", "fish"] = option("Which the script is for.", ..., metavar="SHELL")
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command of `keystone`."""
+
+    name: str
+    """The word for it."""
+    text: str
+    """What it does, as a clause."""
+    usage: str = ""
+    """Its arguments without a flag, as the usage line shows them."""
+    arguments: type[Group] | None = None
+    """Its own; None = those of `Options` that name it."""
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Its arguments, as help shows them."""
+        if self.arguments is not None:
+            return settings_of(self.arguments)
+        return tuple(one for one in Options.settings() if self.name in one.option.commands and not one.option.variable)
+
+
+COMMANDS = (
+    Command("run", "run specs and decide", "[SPEC …]"),
+    Command("validate", "check spec files, all errors at once", "[SPEC …]"),
+    Command("plan", "list the cells that a run would have", "[SPEC …]"),
+    Command("merge", "join the results of shards into one verdict", "DIR …"),
+    Command("report", "print a run's report again", "DIR", ReportArguments),
+    Command("init", "write a first spec and agent", "[DIR]", InitArguments),
+    Command("schema", "print the JSON Schema of spec files, for editors"),
+    Command("explain", "say what a field of a spec means", "[FIELD]", ExplainArguments),
+    Command("doctor", "say what this machine can do, and why not"),
+    Command(
+        "clean",
+        "remove what killed runs left: containers, networks, volumes, old setup images, temporary folders",
+        arguments=CleanArguments,
+    ),
+    Command("compare", "say what changed from one run to another", "BASE HEAD", CompareArguments),
+    Command(
+        "recordings",
+        "show what models answered in recorded runs, and check the files",
+        "list|show|check DIR [CELL]",
+        RecordingsArguments,
+    ),
+    Command("completion", "print a script that completes commands in your shell", "bash|zsh|fish", CompletionArguments),
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with our own sentences for bad calls: what is wrong, the word that may be meant, the usage line."""
+
+    commands: Mapping[str, argparse.ArgumentParser] = {}
+    """The parsers of all commands, by name."""
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """A word that a command does not know is told by that command, which knows the options it has."""
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(self._unknown(unknown[0].partition("=")[0]))
+        return found, unknown
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        usage = " ".join(self.format_usage().split())
+        raise UsageError(message, help=f"{usage}\n    `{self.prog} --help` explains them")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        from keystone_action.spec.loading.diagnostics import nearest
+
+        known = [str(choice) for choice in action.choices]
+        near = nearest(str(value), known)
+        if not isinstance(action, argparse._SubParsersAction):
+            hint = f"; did you mean {near}?" if near else ""
+            raise argparse.ArgumentError(action, f"{value!r} is none of {', '.join(known)}{hint}")
+        if not near and Path(value).exists():
+            near = f"run {value}"
+        if f"--{value}" in self._option_string_actions:
+            near = f"--{value}"
+        self.error(f"there is no command {value!r}" + (f"; did you mean `keystone {near}`?" if near else ""))
+
+    def _unknown(self, word: str) -> str:
+        if not word.startswith("-"):
+            several = any(action.nargs in ("*", "+") for action in self._get_positional_actions())
+            where = ": name all of them side by side, before the options or after them" if several else ""
+            return f"unexpected argument {word!r}{where}"
+        from keystone_action.spec.loading.diagnostics import nearest
+
+        having = [name for name, one in self.commands.items() if word in one._option_string_actions]
+        if having and self.prog == "keystone":
+            return f"{word} is an option of commands: write it behind one, such as `keystone {having[0]} {word}`"
+        if having:
+            listed = ", ".join(f"`keystone {name}`" for name in having)
+            return f"{self.prog} has no option {word}: it is an option of {listed}"
+        near = nearest(word, [option for option in self._option_string_actions if option.startswith("--")])
+        return f"{self.prog} has no option {word}" + (f"; did you mean {near}?" if near else "")
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The whole command line."""
+    """The whole command line. What a call did not give is not in the namespace."""
     parser = Parser(
         prog="keystone",
         usage="keystone COMMAND [options]",
@@ -47,21 +217,17 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"keystone {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", parser_class=Parser)
     parser.commands = commands.choices
-    _run(commands)
-    _validate(commands)
-    _plan(commands)
-    _merge(commands)
-    _report(commands)
-    _small(commands)
-    _compare(commands)
-    _recordings(commands)
-    _completion(commands)
-    _help(commands)
+    for command in COMMANDS:
+        made = _add_command(commands, command.name, command.text, command.usage)
+        apart: Any = made.add_mutually_exclusive_group()
+        for setting in command.settings:
+            (apart if setting.option.exclusive else made).add_argument(*_words(setting), **_argument(setting))
+    about = _add_command(commands, "help", "explain a command, or list all of them", "[COMMAND]")
+    about.add_argument("about", nargs="?", choices=tuple(commands.choices), metavar="COMMAND", help="which [all]")
     return parser
 
 
-def _add(commands: Any, name: str, text: str, arguments: str = "") -> Parser:
-    """A new command. arguments: those without an option, as the usage line names them."""
+def _add_command(commands: Any, name: str, text: str, arguments: str) -> Parser:
     parser: Parser = commands.add_parser(
         name,
         help=text,
@@ -80,174 +246,112 @@ def _add(commands: Any, name: str, text: str, arguments: str = "") -> Parser:
     return parser
 
 
-def _specs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "specs", nargs="*", default=["."], metavar="SPEC", help="spec files, directories or globs [the directory .]"
-    )
+def _words(setting: Setting) -> tuple[str, ...]:
+    return (setting.option.flag,) if setting.option.flag else (setting.name,)
 
 
-def _selection(parser: argparse.ArgumentParser) -> None:
-    _specs(parser)
-    parser.add_argument("--replicas", type=parse_count, metavar="N", help="repetitions of each scenario")
-    parser.add_argument(
-        "--param", type=parse_parameter, action="append", default=[], metavar="K=V", help="set or pick a parameter"
-    )
-    parser.add_argument("--tag", action="append", default=[], metavar="T", help="only specs or scenarios with this tag")
-    parser.add_argument("--filter", metavar="GLOB", help="only these spec, scenario or cell ids")
-    parser.add_argument(
-        "--failed", type=Path, metavar="DIR", help="only cells that did not pass there: a run's folder, or results.json"
-    )
-    parser.add_argument("--shard", type=parse_shard, metavar="I/N", help="the I-th of N parts of the cells")
-    _agent(parser)
+def _argument(setting: Setting) -> dict[str, Any]:
+    """How argparse is told of an option."""
+    made: dict[str, Any] = {"help": setting.help.replace("%", "%%"), "default": argparse.SUPPRESS}
+    if setting.option.flag:
+        made["dest"] = setting.name
+    if setting.type is bool:
+        return {**made, "action": "store_true"}
+    if setting.option.metavar:
+        made["metavar"] = setting.option.metavar
+    made |= {"choices": setting.choices} if setting.choices else {"type": _reader(setting)}
+    if setting.option.flag:
+        return {**made, "action": "append"} if setting.is_list else made
+    if setting.field.is_required():
+        return made
+    # argparse would read the word that stands for "no default" as a value.
+    made["default"] = setting.field.default
+    return {**made, "nargs": ("*" if setting.field.default else "+") if setting.is_list else "?"}
 
 
-def _agent(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--agent", metavar="MODULE:CLASS", help="the adapter of AgenticAssure suites")
+def _reader(setting: Setting) -> Callable[[str], Any]:
+    def read(text: str) -> Any:
+        try:
+            return setting.read(text)
+        except UnreadableError as error:
+            raise argparse.ArgumentTypeError(f"{error.found or text!r} is not {error.expected}") from None
+
+    return read
 
 
-def _run(commands: Any) -> None:
-    run = _add(commands, "run", "run specs and decide", "[SPEC …]")
-    _selection(run)
-    run.add_argument("--output", type=Path, metavar="DIR", help="where results go [.keystone/runs/<time>-<id>]")
-    run.add_argument("--threshold", type=parse_threshold, metavar="X", help="replaces every spec's pass_threshold")
-    run.add_argument("--max-concurrency", type=parse_count, metavar="N", help="cells at a time [cores]")
-    run.add_argument("--sandbox", choices=("auto", "process", "docker"), default="auto", help="where agents run [auto]")
-    run.add_argument("--resume", type=Path, metavar="DIR", help="go on with an interrupted run")
-    run.add_argument("--retry-errors", type=parse_retries, metavar="N", help="tries more for a cell that broke")
-    _deciding(run)
-    run.add_argument("--fail-on-skipped", action="store_true", help="a skipped check fails its cell")
-    run.add_argument(
-        "--fail-on-stale", action="store_true", help="a replay that is stale, or of a changed recording, fails its cell"
-    )
-    run.add_argument(
-        "--gateway",
-        choices=("live", "record", "replay"),
-        help="what agents say to models goes through us; replaces gateway.mode",
-    )
-    run.add_argument(
-        "--max-cost-usd", type=parse_money, metavar="X", help="stop once agents and judges have cost so much"
-    )
-    run.add_argument("--timeout", type=parse_time, metavar="D", help="start no further cell after this long")
-    run.add_argument(
-        "--spec-from",
-        choices=("head", "base"),
-        default="head",
-        help="which commit's specs run [head]; base: those of the merge base with the remote's default branch",
-    )
-    run.add_argument("--keep", action="store_true", help="keep the workspaces, and say where")
-    _reporting(run)
+def arguments_of(call: argparse.Namespace, model: type[GroupT]) -> GroupT:
+    """What a call of a command with a model of its own was given."""
+    return model(**{name: value for name, value in vars(call).items() if name in model.model_fields})
 
 
-def _deciding(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--baseline", type=Path, metavar="PATH", help="results to compare with, or their folder")
-    parser.add_argument(
-        "--fail-on",
-        choices=("threshold", "regression", "error", "never"),
-        default="threshold",
-        metavar="RULE",
-        help="what exits with 1 [threshold]; regression: what got worse than in the baseline; "
-        "error: a failure beside which a check broke; never: nothing",
-    )
+def options_of(call: argparse.Namespace, directory: Path, environ: Mapping[str, str]) -> Options:
+    """What `run`, `validate`, `plan` or `merge` is asked. Raises UsageError for options that contradict each other, or
+    name what is not there."""
+    from keystone_action.dialects.known import DIALECTS
+
+    given: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in vars(call).items()
+    }
+    given = {name: value for name, value in given.items() if Options.has(name)}
+    if "params" in given:
+        given["params"] = _parameters(given["params"])
+    if "resume" in given:
+        _refuse_other_folders(given, directory)
+    if "summary_copy" in given:
+        given["summary_copy"] = _file_of_summary(given["summary_copy"], directory)
+    given |= _from_environment(call.command, environ)
+    if "failed" in given:
+        from keystone_action.runner.parts.failed import read_failed
+
+        given["failed_cells"] = read_failed((directory / given["failed"]).resolve(), str(given["failed"]))
+    if "baseline" in given:
+        from keystone_action.runner.baseline import read_baseline
+
+        given["baseline_run"] = read_baseline(directory / given["baseline"], str(given["baseline"]))
+    return Options.of(directory=directory, environ=environ, dialects=DIALECTS, user_logins=True, **given)
 
 
-def _reporting(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--summary", type=Path, metavar="PATH", help="write summary.md there too")
-    parser.add_argument(
-        "--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]"
-    )
+def _from_environment(command: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """The options that variables hold. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for setting in Options.settings():
+        variable = setting.option.variable
+        text = environ.get(variable, "").strip() if variable and command in setting.option.commands else ""
+        try:
+            found |= {setting.name: setting.read(text)} if text else {}
+        except UnreadableError as error:
+            raise UsageError(f"{variable} is {error.found or text!r}; expected {error.expected}") from None
+    return found
 
 
-def _validate(commands: Any) -> None:
-    validate = _add(commands, "validate", "check spec files, all errors at once", "[SPEC …]")
-    _specs(validate)
-    validate.add_argument(
-        "--param", type=parse_parameter, action="append", default=[], metavar="K=V", help="a value of params"
-    )
-    _agent(validate)
+def _file_of_summary(path: Path, directory: Path) -> Path:
+    """Looked at before anything runs: afterwards there would be a verdict, and no place for its summary."""
+    if (directory / path).is_dir():
+        raise UsageError(f"--summary {path} is a directory", help=f"name a file: {path / 'summary.md'}")
+    return directory / path
 
 
-def _plan(commands: Any) -> None:
-    plan = _add(commands, "plan", "list the cells that a run would have", "[SPEC …]")
-    _selection(plan)
-    plan.add_argument("--shards", type=parse_count, metavar="N", help="in at most N shards: say of each cell in which")
-    plan.add_argument("--github", action="store_true", help="print the matrix of these shards as GitHub takes it")
+def _refuse_other_folders(given: Mapping[str, Any], directory: Path) -> None:
+    """Raises UsageError where `--output` is not the folder of `--resume`, or `--failed` is."""
+    resumed = (directory / given["resume"]).resolve()
+    if "output" in given and resumed != (directory / given["output"]).resolve():
+        raise UsageError(
+            "--resume and --output name two directories", help="a resumed run goes on in its own: leave --output out"
+        )
+    if "failed" not in given:
+        return
+    failed = directory / given["failed"]
+    if resumed == (failed.parent if failed.name == "results.json" else failed).resolve():
+        raise UsageError(
+            "--resume and --failed name the same run: what failed there is finished, and would not run again",
+            help="leave --resume out: the failed cells get a run, and results, of their own",
+        )
 
 
-def _merge(commands: Any) -> None:
-    merge = _add(commands, "merge", "join the results of shards into one verdict", "DIR …")
-    merge.add_argument(
-        "directories", nargs="+", type=Path, metavar="DIR", help="results of shards, or a folder with all of them"
-    )
-    merge.add_argument("--output", type=Path, metavar="DIR", help="where results go [.keystone/runs/<time>-<id>]")
-    _deciding(merge)
-    _reporting(merge)
-
-
-def _report(commands: Any) -> None:
-    report = _add(commands, "report", "print a run's report again", "DIR")
-    report.add_argument("directory", type=Path, metavar="DIR", help="the folder of a finished run")
-    report.add_argument("--format", choices=("md", "html", "junit", "json"), default="md", help="of stdout [md]")
-
-
-def _small(commands: Any) -> None:
-    init = _add(commands, "init", "write a first spec and agent", "[DIR]")
-    init.add_argument("directory", nargs="?", type=Path, default=Path(), metavar="DIR", help="where to, may be new [.]")
-    init.add_argument("--agent", metavar="NAME", help="a known agent, such as claude-code: spec, workflow and example")
-    _add(commands, "schema", "print the JSON Schema of spec files, for editors")
-    explain = _add(commands, "explain", "say what a field of a spec means", "[FIELD]")
-    example = "such as agent.timeout or check.sql [the top level]"
-    explain.add_argument("path", nargs="?", default="", metavar="FIELD", help=example)
-    _add(commands, "doctor", "say what this machine can do, and why not")
-    _clean(commands)
-
-
-def _clean(commands: Any) -> None:
-    text = "remove what killed runs left: containers, networks, volumes, old setup images, temporary folders"
-    which = _add(commands, "clean", text)
-    which.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    only = which.add_mutually_exclusive_group()
-    only.add_argument(
-        "--older-than",
-        type=parse_time,
-        default=3600.0,
-        metavar="D",
-        help="of runs elsewhere, of which only the age is known: when nothing of them is younger [1h]",
-    )
-    only.add_argument("--all", action="store_true", help="of runs that are still going too, and every setup image")
-    only.add_argument("--run", type=parse_run_id, metavar="ID", help="of this run alone, going or not")
-
-
-def _compare(commands: Any) -> None:
-    compare = _add(commands, "compare", "say what changed from one run to another", "BASE HEAD")
-    compare.add_argument("base", type=Path, metavar="BASE", help="results of the earlier run, or their folder")
-    compare.add_argument("head", type=Path, metavar="HEAD", help="results of the later run, or their folder")
-    compare.add_argument(
-        "--format", choices=("rich", "plain", "json"), help="of stdout [rich on a terminal, else plain]"
-    )
-
-
-def _recordings(commands: Any) -> None:
-    recordings = _add(
-        commands,
-        "recordings",
-        "show what models answered in recorded runs, and check the files",
-        "list|show|check DIR [CELL]",
-    )
-    recordings.add_argument(
-        "what", choices=("list", "show", "check"), help="all of them, one request by request, or whether they are whole"
-    )
-    recordings.add_argument("directory", type=Path, metavar="DIR", help="a folder with recordings, or a file")
-    recordings.add_argument("cell", nargs="?", metavar="CELL", help="of show: whose recording, where there are several")
-    recordings.add_argument("--format", choices=("plain", "json"), default="plain", help="of stdout [plain]")
-
-
-def _completion(commands: Any) -> None:
-    completion = _add(commands, "completion", "print a script that completes commands in your shell", "bash|zsh|fish")
-    completion.add_argument(
-        "shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="which the script is for: bash, zsh or fish"
-    )
-
-
-def _help(commands: Any) -> None:
-    about = _add(commands, "help", "explain a command, or list all of them", "[COMMAND]")
-    about.add_argument("about", nargs="?", choices=tuple(commands.choices), metavar="COMMAND", help="which [all]")
+def _parameters(pairs: list[tuple[str, str]]) -> dict[str, str]:
+    """`--param` words as a mapping. Raises UsageError when a name comes twice with different values."""
+    found: dict[str, str] = {}
+    for name, value in pairs:
+        if found.setdefault(name, value) != value:
+            raise UsageError(f"--param {name} is given twice, as {found[name]!r} and {value!r}")
+    return found

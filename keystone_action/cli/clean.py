@@ -12,7 +12,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +27,7 @@ from keystone_action.sandbox.users import Users, remove_left_behind
 from keystone_action.system.run_lock import State, is_on_engine, locked_run, state_of
 
 if TYPE_CHECKING:
+    from keystone_action.cli.arguments import CleanArguments
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.sweep import Leftover
 
@@ -38,19 +38,7 @@ _DATA_OF_SERVERS = "*/postgres-*/data"
 """Of embedded databases, below the folder of a run."""
 
 
-@dataclass(frozen=True, slots=True)
-class CleanOptions:
-    """What is to be removed. older_than: seconds since anything of a run of unknown fate was made. everything: of runs
-    that are still going too, and every setup image. run_id: of that run alone, going or not. dry_run: nothing, really.
-    """
-
-    older_than: float = 3600.0
-    everything: bool = False
-    run_id: str | None = None
-    dry_run: bool = False
-
-
-def clean(wanted: CleanOptions, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
+def clean(wanted: CleanArguments, environ: Mapping[str, str], say: Callable[[str], None]) -> None:
     """Remove it, telling what in lines. environ: where the engine's address is, and RUNNER_TEMP.
 
     Raises HarnessError after everything was tried: an engine that refuses, or things that can't be removed. Where no
@@ -79,7 +67,7 @@ def fate(run_id: str, places: Iterable[Path]) -> State:
 
 
 def choose(
-    leftovers: Iterable[Leftover], wanted: CleanOptions, *, now: float, fate: Callable[[str], State]
+    leftovers: Iterable[Leftover], wanted: CleanArguments, *, now: float, fate: Callable[[str], State]
 ) -> list[Leftover]:
     """Which of these go. now: seconds since the epoch by the engine's clock."""
     known = list(leftovers)
@@ -98,7 +86,7 @@ def choose(
 
 
 def _clean_engine(
-    wanted: CleanOptions, environ: Mapping[str, str], places: list[Path], say: Callable[[str], None]
+    wanted: CleanArguments, environ: Mapping[str, str], places: list[Path], say: Callable[[str], None]
 ) -> tuple[bool, HarnessError | None]:
     """Returns whether there is an engine, and what went wrong."""
     try:
@@ -112,7 +100,7 @@ def _clean_engine(
     return True, HarnessError("\n".join(problems)) if problems else None
 
 
-def _sweep(wanted: CleanOptions, client: EngineClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
+def _sweep(wanted: CleanArguments, client: EngineClient, places: list[Path], say: Callable[[str], None]) -> list[str]:
     """Returns what can't be removed, as sentences."""
     from keystone_action.engine.sweep import engine_time, find_leftovers, find_setup_images, remove_leftovers
 
@@ -141,14 +129,14 @@ def _sweep(wanted: CleanOptions, client: EngineClient, places: list[Path], say: 
     return swept.problems
 
 
-def _say_kept(kept: set[str], wanted: CleanOptions, say: Callable[[str], None]) -> None:
+def _say_kept(kept: set[str], wanted: CleanArguments, say: Callable[[str], None]) -> None:
     if kept:
         what = f"still going, or younger than {duration(wanted.older_than)}"
         say(f"engine: left alone {count(len(kept), 'run')}, {what}: {', '.join(sorted(kept))}")
 
 
 def _clean_places(
-    wanted: CleanOptions, places: list[Path], say: Callable[[str], None], *, locks: Callable[[Path], bool]
+    wanted: CleanArguments, places: list[Path], say: Callable[[str], None], *, locks: Callable[[Path], bool]
 ) -> None:
     """Raises HarnessError when something stays. locks: whether a lock may go."""
     found = [one for place in places for one in find_temporary(place)]
@@ -167,7 +155,7 @@ def _clean_places(
         raise HarnessError("\n".join(f"{one.path} can't be removed" for one in left))
 
 
-def _clean_copies(wanted: CleanOptions, say: Callable[[str], None]) -> None:
+def _clean_copies(wanted: CleanArguments, say: Callable[[str], None]) -> None:
     if wanted.run_id is not None:
         return
     what = "a copy of programs for the users of sandboxes"
@@ -179,7 +167,7 @@ def _clean_copies(wanted: CleanOptions, say: Callable[[str], None]) -> None:
         say(f"{copy}, {what}, can't be removed" if copy.exists() else f"removed {copy}, {what}")
 
 
-def _clean_users(wanted: CleanOptions, say: Callable[[str], None]) -> None:
+def _clean_users(wanted: CleanArguments, say: Callable[[str], None]) -> None:
     """Of users that no run of this machine has: their lease tells, not the age of what they left."""
     if wanted.run_id is not None or os.geteuid() != 0:
         return
@@ -190,7 +178,7 @@ def _clean_users(wanted: CleanOptions, say: Callable[[str], None]) -> None:
         say(f"{'would remove' if wanted.dry_run else 'removed'} what {who} left {what}")
 
 
-def _choose(found: list[Temporary], wanted: CleanOptions, places: list[Path]) -> Iterator[Temporary]:
+def _choose(found: list[Temporary], wanted: CleanArguments, places: list[Path]) -> Iterator[Temporary]:
     runs = [run for one in found if one.is_lock and (run := locked_run(one.path))]
     for one in found:
         if wanted.run_id is not None:

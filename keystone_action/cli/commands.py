@@ -14,50 +14,73 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.cli.call_options import (
-    baseline_of_call,
-    failed_of,
+from keystone_action.cli.arguments import (
+    CleanArguments,
+    CompareArguments,
+    CompletionArguments,
+    ExplainArguments,
+    InitArguments,
+    RecordingsArguments,
+    ReportArguments,
+    arguments_of,
+    build_parser,
     options_of,
-    parameters,
-    refuse_directory_as_summary,
 )
 from keystone_action.errors import EXIT_FAIL, EXIT_PASS, UsageError
 
 if TYPE_CHECKING:
-    from keystone_action.evaluate import Evaluation
+    from keystone_action.gate.change_base import ChangeBase
+    from keystone_action.options.model import Options
+    from keystone_action.runs import Evaluation
 
 
 def command_run(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Run specs, print the report on stdout, and decide."""
     from keystone_action.cli.progress import RichProgress
-    from keystone_action.evaluate import evaluate
-    from keystone_action.system.run_lock import run_lock
+    from keystone_action.runs import evaluate
+    from keystone_action.system.run_lock import new_run_id, run_lock
 
-    options = options_of(call, directory, environ)
-    kind = _format(call, environ)
+    run_id = new_run_id()
+    options = options_of(call, directory, environ).having(run_id=run_id)
+    base = _base(options)
+    kind = _format(options.reports.format, environ)
     report = sys.stdout if kind == "plain" else None
     shown = RichProgress(sys.stderr, quiet=call.quiet, verbose=call.verbose, report=report)
-    results = directory / (options.output or options.resume or ".keystone")
-    with shown as progress, run_lock(options.run_id or ""), _handed_over(results, directory):
-        done = evaluate(options, progress)
-    return _report(done, call, kind, directory, printed=progress.reported)
+    results = directory / (options.reports.output or options.running.resume or ".keystone")
+    with shown as progress, run_lock(run_id), _handed_over(results, directory):
+        done = evaluate(options, base, progress)
+    return _report(done, options, kind, quiet=call.quiet, printed=progress.reported, announced=True)
 
 
-def _format(call: argparse.Namespace, environ: Mapping[str, str]) -> str:
-    return call.format or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
+def _base(options: Options) -> ChangeBase:
+    """Which commit's specs run, where they are not those of the checkout. Raises UsageError."""
+    from keystone_action.gate.change_base import NO_BASE, ChangeBase
+
+    if options.cells.spec_from == "head":
+        return NO_BASE
+    from keystone_action.gate.base_commit import merge_base
+
+    return ChangeBase(merge_base(options.caller.directory))
 
 
-def _report(done: Evaluation, call: argparse.Namespace, kind: str, directory: Path, *, printed: Collection[str]) -> int:
-    """The report on stdout and where `--summary` says; returns the exit code. printed: ids of cells that are there."""
+def _format(asked: str | None, environ: Mapping[str, str]) -> str:
+    return asked or ("rich" if sys.stdout.isatty() or environ.get("FORCE_COLOR") else "plain")
+
+
+def _report(
+    done: Evaluation, options: Options, kind: str, *, quiet: bool, printed: Collection[str], announced: bool
+) -> int:
+    """The report on stdout and where `--summary` says; returns the exit code. printed: ids of cells that are there.
+    announced: the run was told of while it went on."""
     from keystone_action.report import console
 
-    _print_report(done, kind, reported=printed, quiet=call.quiet)
-    if kind != "rich" and not call.quiet:
-        console.print_verdict(done.run, sys.stderr, announced=call.command == "run")
-    if not call.quiet:
-        console.print_report_path(done.directory / "report.html", sys.stderr, directory=directory)
-    if call.summary is not None:
-        _copy_summary(done.directory / "summary.md", directory / call.summary)
+    _print_report(done, kind, reported=printed, quiet=quiet)
+    if kind != "rich" and not quiet:
+        console.print_verdict(done.run, sys.stderr, announced=announced)
+    if not quiet:
+        console.print_report_path(done.directory / "report.html", sys.stderr, directory=options.caller.directory)
+    if options.reports.summary_copy is not None:
+        _copy_summary(done.directory / "summary.md", options.reports.summary_copy)
     return done.exit_code
 
 
@@ -105,17 +128,15 @@ def _copy_summary(source: Path, target: Path) -> None:
         raise output_error(target, error) from error
 
 
-def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Load every spec and say what it has; all errors of all files at once."""
-    from keystone_action.dialects.known import DIALECTS
     from keystone_action.report.escape import log_line
     from keystone_action.report.words import count
-    from keystone_action.runner.specs import SpecsOfCall, load_specs
+    from keystone_action.runner.specs import load_specs
     from keystone_action.spec.loading.diagnostics import with_short_path
 
-    source = SpecsOfCall(tuple(call.specs), directory, parameters(call.param), DIALECTS, call.agent)
     seen: dict[str, str] = {}
-    for loaded in load_specs(source):
+    for loaded in load_specs(options_of(call, directory, environ)):
         for warning in () if call.quiet else loaded.warnings:
             sys.stderr.write(f"warning: {with_short_path(warning, directory).render()}\n")
         spec, path = loaded.spec, Path(loaded.path)
@@ -135,41 +156,28 @@ def command_validate(call: argparse.Namespace, *, directory: Path, environ: Mapp
     return EXIT_PASS
 
 
-def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
+def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """List the cells that a run would have, one id a line; with `--shards` the shard of each before it, or the matrix
     of GitHub's jobs alone."""
-    from keystone_action.dialects.known import DIALECTS
-    from keystone_action.gate.options import GatedOptions
+    from keystone_action.gate.change_base import NO_BASE
     from keystone_action.report.escape import log_line
-    from keystone_action.shards import plan_shards, refuse_too_many
+    from keystone_action.runs import plan_shards
 
-    if call.github and call.shards is None:
+    options = options_of(call, directory, environ)
+    jobs = options.jobs
+    if jobs.matrix and jobs.shards is None:
         raise UsageError("--github prints the jobs of a matrix; expected --shards N beside it", help="N: at most 256")
-    if call.github:
-        refuse_too_many(call.shards)
-    if call.shards is not None and call.shard is not None:
+    if jobs.shards is not None and options.cells.shard is not None:
         raise UsageError("--shards plans all shards, --shard I/N is one of them", help="leave one of them out")
-    options = GatedOptions(
-        specs=tuple(call.specs),
-        directory=directory,
-        params=parameters(call.param),
-        tags=tuple(call.tag),
-        filter=call.filter,
-        failed=failed_of(call, directory),
-        shard=call.shard,
-        replicas=call.replicas,
-        dialects=DIALECTS,
-        agent=call.agent,
-    )
-    planned = plan_shards(options, call.shards or 1)
+    planned = plan_shards(options, NO_BASE)
     if not call.quiet:
         for notice in planned.plan.notices:
             sys.stderr.write(f"note: {log_line(notice)}\n")
-    if call.github:
+    if jobs.matrix:
         sys.stdout.write(f"{planned.matrix}\n")
         return EXIT_PASS
     for cell in planned.plan.cells:
-        shard = f"{planned.name_of(cell)}\t" if call.shards is not None else ""
+        shard = f"{planned.name_of(cell)}\t" if jobs.shards is not None else ""
         sys.stdout.write(f"{shard}{cell.id}\n")
     return EXIT_PASS
 
@@ -179,7 +187,8 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
     from keystone_action.report.write import render
     from keystone_action.scoring.document import run_from_document
 
-    path = directory / call.directory
+    asked = arguments_of(call, ReportArguments)
+    path = directory / asked.directory
     path = path if path.is_file() else path / "results.json"
     try:
         document = json.loads(path.read_text("utf-8"))
@@ -189,7 +198,7 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
         raise UsageError(f"{path} is no JSON document: {error}", help="name the folder of a finished run") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} holds no results; expected a JSON object", help="name the folder of a finished run")
-    write_document(render(run_from_document(document), call.format, path.parent))
+    write_document(render(run_from_document(document), asked.format, path.parent))
     return EXIT_PASS
 
 
@@ -207,7 +216,7 @@ def command_explain(call: argparse.Namespace, *, directory: Path, environ: Mappi
     from keystone_action.invariants.registry import CheckTypes
     from keystone_action.spec.reference.explain import explain
 
-    write_document(explain(call.path, CheckTypes()) + "\n")
+    write_document(explain(arguments_of(call, ExplainArguments).path, CheckTypes()) + "\n")
     return EXIT_PASS
 
 
@@ -216,8 +225,9 @@ def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[
     from keystone_action.cli import agent_scaffold, scaffold
     from keystone_action.report.escape import log_line
 
-    place, shown = directory / call.directory, log_line(shlex.quote(str(call.directory / "keystone.yaml")))
-    agent = agent_scaffold.choose_agent(call.agent, sys.stdin, sys.stdout, environ)
+    asked = arguments_of(call, InitArguments)
+    place, shown = directory / asked.directory, log_line(shlex.quote(str(asked.directory / "keystone.yaml")))
+    agent = agent_scaffold.choose_agent(asked.agent, sys.stdin, sys.stdout, environ)
     paths = (
         scaffold.write_first_spec(place) if agent is None else agent_scaffold.write_agent_specs(agent, place, environ)
     )
@@ -242,20 +252,13 @@ def command_doctor(call: argparse.Namespace, *, directory: Path, environ: Mappin
 
 def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Join the results of shards, print the report on stdout, and decide."""
-    from keystone_action.runner.parts.merge import MergeOptions
-    from keystone_action.shards import join
+    from keystone_action.runs import join
 
-    refuse_directory_as_summary(call, directory)
-    options = MergeOptions(
-        places=tuple(call.directories),
-        directory=directory,
-        output=call.output,
-        fail_on=call.fail_on,
-        baseline=baseline_of_call(call, directory),
-    )
-    with _handed_over(directory / (call.output or ".keystone"), directory):
+    options = options_of(call, directory, environ)
+    with _handed_over(directory / (options.reports.output or ".keystone"), directory):
         done = join(options)
-    return _report(done, call, _format(call, environ), directory, printed=())
+    kind = _format(options.reports.format, environ)
+    return _report(done, options, kind, quiet=call.quiet, printed=(), announced=False)
 
 
 def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
@@ -264,10 +267,10 @@ def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mappi
     from keystone_action.runner.baseline import read_baseline
     from keystone_action.scoring.comparison import compare_runs
 
-    base = read_baseline(directory / call.base, str(call.base))
-    head = read_baseline(directory / call.head, str(call.head))
+    asked = arguments_of(call, CompareArguments)
+    base, head = (read_baseline(directory / path, str(path)) for path in (asked.base, asked.head))
     compared = compare_runs(base.run, head.run, source=base.source)
-    kind = _format(call, environ)
+    kind = _format(asked.format, environ)
     if kind == "rich":
         print_comparison(compared, head.run, sys.stdout)
     else:
@@ -277,11 +280,10 @@ def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mappi
 
 def command_clean(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Remove what killed runs left behind, and say what."""
-    from keystone_action.cli.clean import CleanOptions, clean
+    from keystone_action.cli.clean import clean
     from keystone_action.report.escape import log_line
 
-    wanted = CleanOptions(older_than=call.older_than, everything=call.all, run_id=call.run, dry_run=call.dry_run)
-    clean(wanted, environ, lambda line: print(log_line(line), flush=True))
+    clean(arguments_of(call, CleanArguments), environ, lambda line: print(log_line(line), flush=True))
     return EXIT_PASS
 
 
@@ -289,18 +291,18 @@ def command_recordings(call: argparse.Namespace, *, directory: Path, environ: Ma
     """Say what is in recordings, and whether they can be replayed: 1 when one of them can't, else 0."""
     from keystone_action.cli.recordings import Recordings
 
-    if call.cell is not None and call.what != "show":
-        raise UsageError(f"recordings {call.what} is about all recordings", help=f"leave {call.cell!r} out")
-    found = Recordings(call.directory, directory, environ, sys.stdout, sys.stderr)
-    if call.what == "show":
-        return found.show(call.cell, call.format)
-    return found.list(call.format) if call.what == "list" else found.check(call.format)
+    asked = arguments_of(call, RecordingsArguments)
+    if asked.cell is not None and asked.what != "show":
+        raise UsageError(f"recordings {asked.what} is about all recordings", help=f"leave {asked.cell!r} out")
+    found = Recordings(asked.directory, directory, environ, sys.stdout, sys.stderr)
+    if asked.what == "show":
+        return found.show(asked.cell, asked.format)
+    return found.list(asked.format) if asked.what == "list" else found.check(asked.format)
 
 
 def command_completion(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print the script that completes our commands in a shell."""
-    from keystone_action.cli.arguments import build_parser
     from keystone_action.cli.completion import completion_script
 
-    write_document(completion_script(build_parser(), call.shell) + "\n")
+    write_document(completion_script(build_parser(), arguments_of(call, CompletionArguments).shell) + "\n")
     return EXIT_PASS

@@ -27,7 +27,7 @@ SILENCE = 30.0
 
 
 class RichProgress:
-    """Tells how a run goes (`runner.options.Progress`): a bar on a terminal, else one line a finished cell, and one at
+    """Tells how a run goes (`runner.progress.Progress`): a bar on a terminal, else one line a finished cell, and one at
     least every `silence` seconds.
 
     file: where to (stderr). quiet: say nothing at all. verbose: say what each cell does, how long that takes and where

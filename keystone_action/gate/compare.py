@@ -31,14 +31,16 @@ from keystone_action.gate.named_files import (
 from keystone_action.gate.spec_changes import first_sentences, spec_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
-from keystone_action.runner.specs import load_paths, load_specs, pointers_named
+from keystone_action.runner.specs import find_paths, load_paths, load_specs, pointers_named
 from keystone_action.scoring.differences import SpecChange, SpecChanges
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
 from keystone_action.spec.loading.loader import LoadedSpec
 
 if TYPE_CHECKING:
-    from keystone_action.gate.options import GatedOptions
+    from keystone_action.gate.change_base import ChangeBase
+    from keystone_action.gate.workflow_files import WorkflowFile
+    from keystone_action.options.model import Options
 
 _NO_BASE = (
     "on a branch that is pushed, check out with `fetch-depth: 0`, which tells where it left the default one; where no"
@@ -60,22 +62,22 @@ class _Side:
         return self.root / relative
 
 
-def gated_specs(options: GatedOptions) -> GatedSpecs:
+def gated_specs(options: Options, compared: ChangeBase) -> GatedSpecs:
     """All specs of a call. Raises UsageError and SpecError as `load_specs` does; with `spec_from: base` also when there
     is no base commit, it can't be read, or it has none of these specs."""
-    base = options.base
-    if options.spec_from == "base":
+    base = compared.commit
+    if options.cells.spec_from == "base":
         if base is None:
-            why = options.base_problem or "there is no base commit"
+            why = compared.problem or "there is no base commit"
             raise UsageError(f"specs can't be taken from the base commit: {why}", help=_NO_BASE)
-        return _from_base(options, base)
+        return _from_base(options, base, compared.workflow)
     specs = load_specs(options)
     if base is None:
-        problem = options.base_problem
+        problem = compared.problem
         return GatedSpecs(_uncompared(specs, problem), SpecChanges(None, "", problem=problem) if problem else None)
     try:
         files = _open_base(base, options)
-        before = _side_of_base(files, options)
+        before = _side_of_base(base, files, options)
     except UsageError as error:
         changes = SpecChanges(base.sha, base.name, problem=error.sentences)
         return GatedSpecs(_uncompared(specs, error.message), changes)
@@ -87,7 +89,9 @@ def gated_specs(options: GatedOptions) -> GatedSpecs:
         replace(one, changed_recordings=changed_recordings(before.specs.get(moved.get(name, name)), one))
         for name, one in by_path.items()
     ]
-    return GatedSpecs(_uncompared(specs, base.incomplete), _with_workflows(changes, files, base, options))
+    return GatedSpecs(
+        _uncompared(specs, base.incomplete), _with_workflows(changes, files, base, compared.workflow, options)
+    )
 
 
 def _uncompared(specs: list[LoadedSpec], why: str) -> list[LoadedSpec]:
@@ -95,15 +99,15 @@ def _uncompared(specs: list[LoadedSpec], why: str) -> list[LoadedSpec]:
     return [replace(one, recordings_uncompared=why) for one in specs] if why else specs
 
 
-def _from_base(options: GatedOptions, base: BaseCommit) -> GatedSpecs:
+def _from_base(options: Options, base: BaseCommit, workflow: WorkflowFile | None) -> GatedSpecs:
     files = _open_base(base, options)
-    before = _side_of_base(files, options)
+    before = _side_of_base(base, files, options)
     if before.errors:
         found = [_at_head(one, files) for error in before.errors.values() for one in error.diagnostics]
         raise SpecError([replace(one, message=f"at the base commit: {one.message}") for one in found])
     if not before.specs:
         raise UsageError(
-            f"there is no spec in {', '.join(options.specs)} at {base.name} ({base.sha[:12]})",
+            f"there is no spec in {', '.join(options.cells.specs)} at {base.name} ({base.sha[:12]})",
             help="spec-from: base runs only what was there before; use spec-from: head for the first ones",
         )
     if pointers := sorted(pointers_named(before.specs.values())):
@@ -114,42 +118,43 @@ def _from_base(options: GatedOptions, base: BaseCommit) -> GatedSpecs:
         )
     after = _side_of_head(files, options)
     changes = SpecChanges(base.sha, base.name, "base", _changes(before, after, options))
-    changes = _with_workflows(changes, files, base, options)
+    changes = _with_workflows(changes, files, base, workflow, options)
     return GatedSpecs([_on_head(one, name, files, after) for name, one in before.specs.items()], changes)
 
 
-def _with_workflows(changes: SpecChanges, files: BaseFiles, base: BaseCommit, options: GatedOptions) -> SpecChanges:
-    if options.workflow is None:
+def _with_workflows(
+    changes: SpecChanges, files: BaseFiles, base: BaseCommit, workflow: WorkflowFile | None, options: Options
+) -> SpecChanges:
+    if workflow is None:
         return changes
     try:
-        found = workflow_changes(files, options.workflow, options.directory, base.remote)
+        found = workflow_changes(files, workflow, options.caller.directory, base.remote)
     except (GitFailed, OSError) as error:
         why = f"whether its workflow changed is not known ({' '.join(str(error).split())})"
         return replace(changes, incomplete="; ".join(filter(None, (changes.incomplete, why))))
     return replace(changes, workflows=tuple(found))
 
 
-def _open_base(base: BaseCommit, options: GatedOptions) -> BaseFiles:
-    files = open_base(base, options.directory)
+def _open_base(base: BaseCommit, options: Options) -> BaseFiles:
+    files = open_base(base, options.caller.directory)
     try:
-        files.find(options.specs, files.directory.relative_to(files.top).as_posix())
+        files.find(options.cells.specs, files.directory.relative_to(files.top).as_posix())
     except (GitFailed, OSError) as error:
         raise unreadable_base(base, error) from None
     return files
 
 
-def _side_of_base(files: BaseFiles, options: GatedOptions) -> _Side:
+def _side_of_base(base: BaseCommit, files: BaseFiles, options: Options) -> _Side:
     """Raises UsageError when an object is missing."""
-    there = replace(options, directory=files.directory, specs=files.patterns)
+    there = options.having(directory=files.directory, specs=files.patterns)
     try:
-        paths = discover(files.patterns, files.directory, options.dialects, tolerate_missing=True)
+        paths = discover(files.patterns, files.directory, options.caller.dialects, tolerate_missing=True)
     except UsageError:
         return _Side(files.top, {}, {})
     try:
-        files.complete(paths, options.dialects)
+        files.complete(paths, options.caller.dialects)
     except (GitFailed, OSError) as error:
-        assert options.base is not None
-        raise unreadable_base(options.base, error) from None
+        raise unreadable_base(base, error) from None
     specs, errors = load_paths(paths, there)
     names = {path: Path(os.path.abspath(path)).relative_to(files.top).as_posix() for path in paths}  # noqa: PTH100
     return _Side(
@@ -160,10 +165,10 @@ def _side_of_base(files: BaseFiles, options: GatedOptions) -> _Side:
     )
 
 
-def _side_of_head(files: BaseFiles, options: GatedOptions) -> _Side:
+def _side_of_head(files: BaseFiles, options: Options) -> _Side:
     """The specs of the checkout, which are only looked at: what is wrong with them decides nothing."""
     try:
-        paths = discover(options.specs, options.directory, options.dialects, tolerate_missing=options.tolerate_missing)
+        paths = find_paths(options)
     except UsageError:
         paths = []
     try:
@@ -187,9 +192,10 @@ def _submodules_of_head(files: BaseFiles) -> dict[str, str]:
         return {}
 
 
-def _relative(path: Path, root: Path, options: GatedOptions) -> str:
+def _relative(path: Path, root: Path, options: Options) -> str:
     """A spec's path relative to the root; one outside of it stays as it is, and counts as added."""
-    place = Path(os.path.normpath(options.directory.resolve() / os.path.relpath(path, options.directory)))
+    directory = options.caller.directory
+    place = Path(os.path.normpath(directory.resolve() / os.path.relpath(path, directory)))
     return place.relative_to(root).as_posix() if place.is_relative_to(root) else str(place)
 
 
@@ -226,10 +232,10 @@ def _at_head(diagnostic: Diagnostic, files: BaseFiles) -> Diagnostic:
     return replace(diagnostic, path=str(files.root / path.relative_to(files.top)), **texts)
 
 
-def _changes(before: _Side, after: _Side, options: GatedOptions) -> tuple[SpecChange, ...]:
+def _changes(before: _Side, after: _Side, options: Options) -> tuple[SpecChange, ...]:
     """Joined by path; a spec that moved is joined by its id. The one that can weaken the gate most comes first."""
     found: list[tuple[Level, SpecChange]] = []
-    shown = options.directory.resolve()
+    shown = options.caller.directory.resolve()
     names = {*before.specs, *before.errors}
     moved = _moved_specs(before, after)
     for name in (*after.specs, *after.errors):

@@ -18,11 +18,11 @@ from keystone_action.files.descent import read_plain
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.comment import StickyComment
-from keystone_action.github.inputs import Settings
 from keystone_action.github.links import run_url
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.pulls import TriggeringRun, pulls_of_run, read_triggering_run
 from keystone_action.github.reporting import LIMITS, CommentOutcome, leave_comment
+from keystone_action.options.model import Options
 from keystone_action.report.comment.history import Job, Marker, Previous
 from keystone_action.report.comment.render import CommentFacts, comment_of_result
 from keystone_action.report.ladder import COMMENT_LIMIT
@@ -164,17 +164,17 @@ class ForeignComment:
 
     run: RunResult
 
-    def __init__(self, settings: Settings, environ: Mapping[str, str], commands: LogCommands) -> None:
-        self._settings = settings
+    def __init__(self, options: Options, environ: Mapping[str, str], commands: LogCommands) -> None:
+        self._options = options
         self._environ = environ
         self._commands = commands
         self._origin = read_triggering_run(environ)
-        self._marker = Marker.of_key(settings.comment_key)
+        self._marker = Marker.of_key(options.pull_request.comment_key)
 
     def post(self) -> tuple[CommentOutcome, bool]:
         """Whether all went well is the second: nobody else would notice that no comment is there. Raises UsageError for
         results that can't be used."""
-        posted, folder = CommentOutcome(), self._settings.results[0]
+        posted, folder = CommentOutcome(), self._options.jobs.results[0]
         if not folder.exists():
             self._commands.notice(
                 f"there is nothing to post: {self._relative(folder)} is not there, so the other run has left no results"
@@ -186,7 +186,7 @@ class ForeignComment:
             )
             return posted, True
         self.run = read_foreign_results(folder)
-        if self._settings.comment == "never":
+        if self._options.pull_request.comment == "never":
             return posted, True
         try:
             self._post(posted)
@@ -197,15 +197,15 @@ class ForeignComment:
         return posted, True
 
     def _relative(self, folder: Path) -> Path:
-        workspace = self._settings.workspace
+        workspace = self._options.caller.workspace
         return folder.relative_to(workspace) if folder.is_relative_to(workspace) else folder
 
     def _post(self, posted: CommentOutcome) -> None:
-        settings = self._settings
+        options = self._options
         with GitHubClient.from_environ(
             self._environ,
-            token=settings.github_token,
-            ca_bundle=settings.ca_bundle,
+            token=options.pull_request.github_token,
+            ca_bundle=options.pull_request.ca_bundle,
             log=self._commands.log,
             limits=LIMITS,
         ) as github:
@@ -216,7 +216,7 @@ class ForeignComment:
                     "or be closed), so there is none to comment on"
                 )
             is_bad = self.run.verdict not in ("pass", "flaky")
-            create = not self.run.cancelled and (is_bad or settings.comment != "on-failure")
+            create = not self.run.cancelled and (is_bad or options.pull_request.comment != "on-failure")
             for number in numbers:
                 comment = StickyComment(github, number, self._marker).write(self._text, create=create)
                 if comment is not None:
@@ -238,9 +238,10 @@ class ForeignComment:
         return comment_of_result(previous, self.run, self._marker, facts, Job(), limit=limit)
 
     def _leave(self, posted: CommentOutcome) -> None:
-        settings = self._settings
+        options = self._options
         try:
-            posted.file = leave_comment(settings.output_dir, settings.workspace, self._text(None, COMMENT_LIMIT))
+            text = self._text(None, COMMENT_LIMIT)
+            posted.file = leave_comment(options.reports.folder, options.caller.workspace, text)
         except OutputError as error:
             self._commands.warning(error.sentences)
 

@@ -143,7 +143,7 @@ SILENCE = 60.0
 
 
 class LogProgress:
-    """A `runner.options.Progress` that writes to the log, a line at least every `silence` seconds. live: is told how
+    """A `runner.progress.Progress` that writes to the log, a line at least every `silence` seconds. live: is told how
     far the run is."""
 
     def __init__(self, commands: LogCommands, live: Live | None = None, *, silence: float = SILENCE) -> None:

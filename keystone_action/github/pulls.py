@@ -19,9 +19,9 @@ from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import GitHubError
 from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.event import Event, load_event
-from keystone_action.github.inputs import Settings
 from keystone_action.github.links import FORKS, file_url
 from keystone_action.github.status import status_sha_of
+from keystone_action.options.model import Options
 from keystone_action.scoring.results import RunResult
 
 MAX_PULLS = 10
@@ -110,14 +110,19 @@ def _same(one: str, other: str) -> bool:
     return one.lower() == other.lower()
 
 
-def whose_code(event: Event, settings: Settings, environ: Mapping[str, str], log: Callable[[str], None]) -> Event:
+def whose_code(event: Event, options: Options, environ: Mapping[str, str], log: Callable[[str], None]) -> Event:
     """The event with what GitHub says, or with its problem where that can't be told; any other event as it is."""
     if event.commented is None:
         return event
     repository = environ.get("GITHUB_REPOSITORY", "")
+    asked = options.pull_request
     try:
         with GitHubClient.from_environ(
-            environ, token=settings.github_token, ca_bundle=settings.ca_bundle, log=log, limits=_PATIENCE
+            environ,
+            token=asked.github_token,
+            ca_bundle=asked.ca_bundle,
+            log=log,
+            limits=_PATIENCE,
         ) as github:
             pull = github.pull(event.commented)
     except GitHubError as error:
@@ -132,43 +137,48 @@ _LINK_PATIENCE = RequestLimits(tries=1, seconds=5.0, waiting=0.0)
 
 
 def spec_links(
-    run: RunResult, settings: Settings, event: Event, environ: Mapping[str, str], log: Callable[[str], None]
+    run: RunResult, options: Options, event: Event, environ: Mapping[str, str], log: Callable[[str], None]
 ) -> dict[str, str]:
     """The address of each failing spec's file, by the spec's id; nothing where it is not known. Never raises."""
     sha = status_sha_of(event.head_sha)
-    wanted = _paths(run, settings)
-    if sha is None or not wanted or run.cancelled or settings.spec_from == "base":
+    wanted = _paths(run, options)
+    if sha is None or not wanted or run.cancelled or options.cells.spec_from == "base":
         return {}
     if sha != environ.get("GITHUB_SHA"):
         # The token of a fork's run is not used for anything, so nobody has to think about what it might do.
-        if event.is_fork or not settings.github_token:
+        if event.is_fork or not options.pull_request.github_token:
             return {}
-        wanted = _is_same_at(sha, wanted, settings, environ, log)
+        wanted = _is_same_at(sha, wanted, options, environ, log)
     found = {spec: file_url(environ, sha, path) for spec, path in wanted.items()}
     return {spec: url for spec, url in found.items() if url}
 
 
-def _paths(run: RunResult, settings: Settings) -> dict[str, str]:
+def _paths(run: RunResult, options: Options) -> dict[str, str]:
     """Of specs that did not pass, as the repository has them, by id."""
     found = {}
     for spec in run.specs:
-        path = (settings.directory / spec.path).resolve()
-        if spec.verdict != "pass" and path.is_relative_to(settings.workspace) and path.is_file():
-            found[spec.id] = path.relative_to(settings.workspace).as_posix()
+        path = (options.caller.directory / spec.path).resolve()
+        if spec.verdict != "pass" and path.is_relative_to(options.caller.workspace) and path.is_file():
+            found[spec.id] = path.relative_to(options.caller.workspace).as_posix()
     return dict(list(found.items())[:MAX_SPECS])
 
 
 def _is_same_at(
-    sha: str, paths: Mapping[str, str], settings: Settings, environ: Mapping[str, str], log: Callable[[str], None]
+    sha: str, paths: Mapping[str, str], options: Options, environ: Mapping[str, str], log: Callable[[str], None]
 ) -> dict[str, str]:
+    asked = options.pull_request
     try:
         with GitHubClient.from_environ(
-            environ, token=settings.github_token, ca_bundle=settings.ca_bundle, log=log, limits=_LINK_PATIENCE
+            environ,
+            token=asked.github_token,
+            ca_bundle=asked.ca_bundle,
+            log=log,
+            limits=_LINK_PATIENCE,
         ) as github:
             return {
                 spec: path
                 for spec, path in paths.items()
-                if github.blob_of(path, sha) == _blob(settings.workspace / path)
+                if github.blob_of(path, sha) == _blob(options.caller.workspace / path)
             }
     except (GitHubError, OSError) as error:
         why = error.message if isinstance(error, GitHubError) else str(error)

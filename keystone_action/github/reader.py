@@ -7,15 +7,17 @@ nor types, and an input that was left out arrives as an empty text.
 from __future__ import annotations
 
 import difflib
-import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from keystone_action.errors import UsageError
+from keystone_action.options.model import Options
+from keystone_action.options.option import Setting
+from keystone_action.options.values import PARAMETER_NAME, UnreadableError
 
-SECRET_INPUTS = frozenset({"github-token", "registry-password", "registry-username"})
+_SECRET = frozenset(setting.option.input for setting in Options.settings() if setting.option.secret)
 """Inputs whose values no message repeats."""
 
 _RESERVED = frozenset({"entrypoint", "args"})
@@ -23,8 +25,6 @@ _RESERVED = frozenset({"entrypoint", "args"})
 
 _LONGEST = 100
 """Characters of a value that a message repeats."""
-
-ChoiceT = TypeVar("ChoiceT", bound=str)
 
 
 def variable(name: str) -> str:
@@ -48,9 +48,9 @@ class InputReader:
         self.names.add(name)
         return self.environ.get(variable(name), "").strip() or None
 
-    def words(self, name: str) -> tuple[str, ...]:
+    def _words(self, text: str) -> tuple[str, ...]:
         """A list, separated by new lines or commas; empty entries don't count."""
-        entries = re.split(r"[,\r\n]", self.text(name) or "")
+        entries = re.split(r"[,\r\n]", text)
         return tuple(self._here(entry.strip()) for entry in entries if entry.strip())
 
     def _here(self, entry: str) -> str:
@@ -62,64 +62,45 @@ class InputReader:
             return entry
         return self.environ.get("GITHUB_WORKSPACE", "") + entry[len(theirs) :]
 
-    def boolean(self, name: str, *, default: bool) -> bool:
-        """`true` or `false`, in any case, and nothing else."""
-        value = self.text(name)
-        if value is None:
-            return default
-        if value.lower() not in {"true", "false"}:
-            self.problem(name, "true or false")
-            return default
-        return value.lower() == "true"
+    def value(self, setting: Setting, directory: Path, workspace: Path) -> Any:
+        """The value of an option's input; None when it is empty or wrong. directory: what paths are relative to."""
+        name, default = setting.option.input, setting.option.input_default
+        text = self.text(name)
+        if text is None and (not default or "${{" in default):
+            return None
+        if text in setting.words:
+            return text
+        words = self._words(default if text is None else text)
+        if setting.type is Path or (setting.is_list and setting.item is Path):
+            inside = (workspace, *(self.runner_temp() if setting.option.inside != "workspace" else ()))
+            if not setting.is_list:
+                return self._resolve(name, text or default, directory, inside)
+            return self._paths(name, words, directory, inside) or None
+        if setting.type is Mapping:
+            return self._parameters(setting, text or "")
+        if setting.is_list:
+            return tuple(value for word in words if (value := self._read(setting, word)) is not None) or None
+        return self._read(setting, text or default)
 
-    def integer(self, name: str, low: int, high: int) -> int | None:
-        """A whole number in [low, high]."""
-        value = self.text(name)
-        if value is None:
-            return None
-        if not re.fullmatch(r"[0-9]{1,9}", value) or not low <= int(value) <= high:
-            self.problem(name, f"a whole number from {low} to {high}")
-            return None
-        return int(value)
-
-    def number(self, name: str, low: float, high: float) -> float | None:
-        """A finite number in [low, high]."""
-        value = self.text(name)
-        if value is None:
-            return None
+    def _read(self, setting: Setting, text: str) -> Any:
         try:
-            number = float(value) if value.isascii() and "_" not in value else math.nan
-        except ValueError:
-            number = math.nan
-        if not low <= number <= high:
-            self.problem(name, f"a number from {low:g} to {high:g}")
+            return setting.read(text)
+        except UnreadableError as error:
+            found = error.found or (text if setting.is_list else None)
+            self.problem(setting.option.input, error.expected, found=found)
             return None
-        return number
 
-    def choice(self, name: str, choices: tuple[ChoiceT, ...]) -> ChoiceT:
-        """One of the choices; the first is the default."""
-        value = self.text(name)
-        for choice in choices:
-            if value == choice:
-                return choice
-        if value is not None:
-            self.problem(name, "one of " + ", ".join(choices))
-        return choices[0]
-
-    def duration(self, name: str) -> float | None:
-        """Seconds from `90`, `90s`, `10m` or `1h30m`."""
-        from pydantic_core import PydanticCustomError
-
-        from keystone_action.spec.models.base import parse_duration
-
-        value = self.text(name)
-        if value is None:
-            return None
-        try:
-            return parse_duration(value)
-        except PydanticCustomError:
-            self.problem(name, "a duration like 90, 90s, 10m or 1h30m")
-            return None
+    def _parameters(self, setting: Setting, text: str) -> dict[str, str]:
+        """`name=value`, one a line; on one line a comma separates only where another `name=` follows, since values may
+        hold commas."""
+        found: dict[str, str] = {}
+        for line in text.splitlines():
+            for item in re.split(rf",(?=\s*{PARAMETER_NAME}\s*=)", line):
+                pair = self._read(setting, item.strip()) if item.strip() else None
+                if pair is not None and found.setdefault(pair[0], pair[1].strip()) != pair[1].strip():
+                    both = f"{pair[0]}={found[pair[0]]} and {pair[0]}={pair[1].strip()}"
+                    self.problem(setting.option.input, f"{pair[0]} once", found=both)
+        return found
 
     def workspace(self) -> Path:
         """The checkout, from GITHUB_WORKSPACE."""
@@ -139,7 +120,7 @@ class InputReader:
 
     def directory(self, name: str, workspace: Path) -> Path:
         """A directory that exists in the workspace; the workspace itself by default."""
-        path = self.path(name, workspace, inside=(workspace,))
+        path = self.path(name, workspace, (workspace,))
         if path is None:
             return workspace
         if not path.is_dir():
@@ -147,14 +128,14 @@ class InputReader:
             return workspace
         return path
 
-    def path(self, name: str, base: Path, *, inside: tuple[Path, ...]) -> Path | None:
+    def path(self, name: str, base: Path, inside: tuple[Path, ...]) -> Path | None:
         """An absolute path, links followed, that stays inside one of the folders."""
         value = self.text(name)
         return None if value is None else self._resolve(name, value, base, inside)
 
-    def paths(self, name: str, base: Path, *, inside: tuple[Path, ...]) -> tuple[Path, ...]:
+    def _paths(self, name: str, words: tuple[str, ...], base: Path, inside: tuple[Path, ...]) -> tuple[Path, ...]:
         """A list of such paths."""
-        found = (self._resolve(name, word, base, inside) for word in self.words(name))
+        found = (self._resolve(name, word, base, inside) for word in words)
         return tuple(path for path in found if path is not None)
 
     def _resolve(self, name: str, value: str, base: Path, inside: tuple[Path, ...]) -> Path | None:
@@ -173,7 +154,7 @@ class InputReader:
     def problem(self, name: str, expected: str, *, found: str | None = None) -> None:
         """Notes that an input is not what it should be."""
         value = self.text(name) if found is None else found
-        shown = " is not set" if value is None else "" if name in SECRET_INPUTS else f" is {_cut(value)!r}"
+        shown = " is not set" if value is None else "" if name in _SECRET else f" is {_cut(value)!r}"
         self.problems.append(UsageError(f"input {name}{shown}; expected {expected}"))
 
     def unknown(self) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from keystone_action.github.api.errors import GitHubError, NoPermission, RateLim
 from keystone_action.github.api.requests import Clock, RequestLimits, Writes
 from keystone_action.github.comment import Holds, StickyComment
 from keystone_action.github.event import Event
-from keystone_action.github.inputs import Settings
 from keystone_action.github.links import FORKS, run_url
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.outputs import write_outputs
@@ -33,6 +32,7 @@ from keystone_action.github.progress import Live, Pace
 from keystone_action.github.pulls import pulls_of_commit
 from keystone_action.github.reader import variable
 from keystone_action.github.status import CommitStatus, has_status, status_sha
+from keystone_action.options.model import Options
 from keystone_action.report.comment.history import Job, Marker, Previous
 from keystone_action.report.comment.render import (
     SHARED,
@@ -126,24 +126,24 @@ class Reporting:
     directory: where a comment that can't be posted is left; None = nowhere.
     """
 
-    def __init__(self, settings: Settings, event: Event, environ: Mapping[str, str], commands: LogCommands) -> None:
-        self._settings = settings
+    def __init__(self, options: Options, event: Event, environ: Mapping[str, str], commands: LogCommands) -> None:
+        self._options = options
         self._event = event
         self._environ = environ
         self._commands = commands
         self._repository = environ.get("GITHUB_REPOSITORY", "")
-        self._marker = Marker.of_key(settings.comment_key)
+        self._marker = Marker.of_key(options.pull_request.comment_key)
         sha = event.head_sha or ""
         self._facts = CommentFacts(sha=sha, run_url=run_url(environ))
         self._job = job_of(environ)
-        self._may_write = not event.read_only_reason and bool(settings.github_token)
+        self._may_write = not event.read_only_reason and bool(options.pull_request.github_token)
         self._told: set[str] = set()
         self._writes = Writes()
         self.directory: Path | None = None
-        self._is_part = settings.shard is not None
+        self._is_part = options.cells.shard is not None
         self._wants_comment = self._is_comment_wanted()
         self._status = self._wanted_status()
-        shows = self._may_write and self._wants_comment and settings.comment != "on-failure"
+        shows = self._may_write and self._wants_comment and options.pull_request.comment != "on-failure"
         self.live = Live(
             self._connect,
             status=self._status if self._may_write else None,
@@ -155,9 +155,14 @@ class Reporting:
 
     def start(self) -> None:
         """Says that a run is under way, without waiting for it."""
-        if self._is_part and self._settings.comment != "never":
+        if self._is_part and self._options.pull_request.comment != "never":
             self._commands.log("a shard posts neither comment nor status: the job that joins the shards does")
-        if self._status is None and self._settings.status_context and has_status(self._event) and not self._is_part:
+        if (
+            self._status is None
+            and self._options.pull_request.status_context
+            and has_status(self._event)
+            and not self._is_part
+        ):
             self._commands.log("no status is set: the event does not say of which commit")
         self.live.start()
 
@@ -207,14 +212,14 @@ class Reporting:
         return ""
 
     def _is_comment_wanted(self) -> bool:
-        policy = self._settings.comment
+        policy = self._options.pull_request.comment
         if self._is_part or policy == "never":
             return False
         return policy == "always" or self._event.name.startswith("pull_request")
 
     def _wanted_status(self) -> CommitStatus | None:
         sha = status_sha(self._event)
-        context = self._settings.status_context
+        context = self._options.pull_request.status_context
         if sha is None or not context or self._is_part:
             return None
         return CommitStatus(sha, context, self._facts.run_url or None, self._job, self._warn_once, self._commands.log)
@@ -225,8 +230,8 @@ class Reporting:
     def _connect(self, limits: RequestLimits, clock: Clock) -> GitHubClient:
         return GitHubClient.from_environ(
             self._environ,
-            token=self._settings.github_token,
-            ca_bundle=self._settings.ca_bundle,
+            token=self._options.pull_request.github_token,
+            ca_bundle=self._options.pull_request.ca_bundle,
             log=self._commands.log,
             limits=limits,
             clock=clock,
@@ -264,7 +269,7 @@ class Reporting:
         if not self._may_write:
             reason = self._event.read_only_reason
             why = f"{reason}; see {FORKS}" if reason else "the input github-token is empty"
-            asked_for = not reason and self._wants_comment and self._settings.comment != "auto"
+            asked_for = not reason and self._wants_comment and self._options.pull_request.comment != "auto"
             say = self._commands.warning if asked_for else self._commands.log
             say(f"neither comment nor status is posted: {why}")
             return True
@@ -301,7 +306,7 @@ class Reporting:
             return []
         problems: list[_Problem] = []
         is_bad = run.verdict not in ("pass", "flaky")
-        create = not run.cancelled and (is_bad or self._settings.comment != "on-failure")
+        create = not run.cancelled and (is_bad or self._options.pull_request.comment != "on-failure")
         try:
             numbers = self._numbers(github)
         except GitHubError as error:
@@ -326,7 +331,7 @@ class Reporting:
         warning, one for everything."""
         for problem in problems:
             self._commands.log(problem.sentences)
-        wanted = self._settings.comment in ("always", "on-failure")
+        wanted = self._options.pull_request.comment in ("always", "on-failure")
         serious = [one for one in problems if wanted or not isinstance(one.error, NoPermission)]
         if serious:
             self._commands.warning("\n".join(dict.fromkeys(one.sentences for one in serious)))
@@ -380,8 +385,8 @@ class Reporting:
             return
         try:
             text = self._text(run, None, COMMENT_LIMIT)
-            posted.file = leave_comment(self.directory, self._settings.workspace, text)
-            shown = posted.outputs(self._settings.workspace)["comment-written"]
+            posted.file = leave_comment(self.directory, self._options.caller.workspace, text)
+            shown = posted.outputs(self._options.caller.workspace)["comment-written"]
             self._commands.log(f"the comment that was not posted is in {shown}")
         except KeystoneError as error:
             self._commands.warning(error.sentences)

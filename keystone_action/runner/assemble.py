@@ -19,8 +19,8 @@ from keystone_action.scoring.soundness import no_baseline_notice
 from keystone_action.scoring.statistics import with_certainty
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.plan import Cell, Plan
-    from keystone_action.runner.options import RunOptions
     from keystone_action.sandbox.protocol import SandboxProvider
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.spec import Spec
@@ -33,7 +33,7 @@ WATCHED_DISK = "resources.disk is watched, not enforced: a container is stopped 
 class Assembly:
     """What is known of a run while it goes on. results: finished cells by id. isolated: what isolated them, by id."""
 
-    options: RunOptions
+    options: Options
     specs: Sequence[LoadedSpec]
     plan: Plan
     run_id: str
@@ -50,10 +50,13 @@ class Assembly:
         """What belongs into every report's head before any cell has run."""
         found = [*self.shard_notices, *self.plan.notices]
         found += [warning for loaded in self.specs for warning in loaded.warning_sentences]
-        if self.options.no_secrets_reason:
-            found.append(self.options.no_secrets_reason)
+        if self.options.caller.no_secrets_reason:
+            found.append(self.options.caller.no_secrets_reason)
         options = self.options
-        found += filter(None, [no_baseline_notice(options.fail_on, options.baseline, options.baseline_problem)])
+        found += filter(
+            None,
+            [baseline_notice(options)],
+        )
         found += self.facilities.notices
         found += self._mixed_sandboxes()
         return tuple(dict.fromkeys(found))
@@ -61,7 +64,7 @@ class Assembly:
     @property
     def plan_info(self) -> PlanInfo:
         """Which part of what this run is."""
-        shard, plan = self.options.shard, self.plan
+        shard, plan = self.options.cells.shard, self.plan
         name = None if shard is None else f"{shard[0]}/{shard[1]}"
         positions = plan.positions if shard is not None else ()
         return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), self.options.selection.chosen, positions)
@@ -127,13 +130,13 @@ def _notices(assembly: Assembly, finished: int, *, cancelled: bool) -> tuple[str
 def _spec(loaded: LoadedSpec, planned: Sequence[Cell], assembly: Assembly) -> SpecResult:
     spec, options = loaded.spec, assembly.options
     cells = tuple(assembly.results[cell.id] for cell in planned if cell.id in assembly.results)
-    threshold = spec.scoring.pass_threshold if options.threshold is None else options.threshold
+    threshold = spec.scoring.pass_threshold if options.verdict.threshold is None else options.verdict.threshold
     rule = spec.scoring.replica_aggregation
     head = SpecResult(
         id=spec.id,
-        path=os.path.relpath(loaded.path, options.directory),
+        path=os.path.relpath(loaded.path, options.caller.directory),
         sha256=loaded.sha256,
-        threshold_source="spec" if options.threshold is None else "input",
+        threshold_source="spec" if options.verdict.threshold is None else "input",
         verdict="error",
         composite=None,
         pass_threshold=threshold,
@@ -159,7 +162,7 @@ def sandbox_of(assembly: Assembly, spec: Spec) -> SandboxInfo:
     provider = assembly.sandbox
     if provider is None:
         return SandboxInfo()
-    always = assembly.options.not_enforced
+    always = assembly.options.caller.not_enforced
     if spec.id in assembly.facilities.images:
         unenforced: tuple[str, ...] = (WATCHED_DISK,) if spec.resources.disk is not None else ()
         if any(script_folders(loaded) for loaded in assembly.specs if loaded.spec.id == spec.id):
@@ -172,13 +175,19 @@ def sandbox_of(assembly: Assembly, spec: Spec) -> SandboxInfo:
     )
 
 
-def git_sha(options: RunOptions) -> str | None:
+def baseline_notice(options: Options) -> str:
+    """That there is no baseline although one was asked for; empty where there is one, or none was."""
+    earlier = options.earlier
+    return no_baseline_notice(options.verdict.fail_on, earlier.baseline_run, earlier.baseline_problem)
+
+
+def git_sha(options: Options) -> str | None:
     """The commit that is being judged: the workflow's, else the checkout's; None outside a repository."""
-    given = options.environ.get("GITHUB_SHA")
+    given = options.caller.environ.get("GITHUB_SHA")
     if given:
         return given
     try:
-        found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=options.directory, timeout=10)
+        found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=options.caller.directory, timeout=10)
     except git.GitFailed:
         return None
     return found.decode("ascii").strip()

@@ -15,7 +15,7 @@ from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.runner.options import RunOptions
+    from keystone_action.options.model import Options
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.spec import Spec
 
@@ -42,7 +42,7 @@ class Facilities:
             self.client.close()
 
 
-def find_facilities(specs: Sequence[LoadedSpec], options: RunOptions) -> Facilities:
+def find_facilities(specs: Sequence[LoadedSpec], options: Options) -> Facilities:
     """The engine, where one of these specs needs or wants it. Raises UsageError when one is needed and none answers."""
     images = {loaded.spec.id: image for loaded in specs if (image := _image(loaded, options)) is not None}
     needed = next((need for loaded in specs for need in _needs(loaded, options)), None)
@@ -52,7 +52,7 @@ def find_facilities(specs: Sequence[LoadedSpec], options: RunOptions) -> Facilit
     from keystone_action.engine.connect import connect
 
     try:
-        client = connect(options.environ)
+        client = connect(options.caller.environ)
     except SandboxError as error:
         if needed is None:
             return Facilities(images, None, (f"no Docker engine: {error.message}; embedded services are used",))
@@ -77,11 +77,11 @@ def needs_image(service: Any) -> bool:
     return isinstance(service, ServerBase) and (service.image is not None or service.kind == "mysql")
 
 
-def _image(loaded: LoadedSpec, options: RunOptions) -> str | None:
+def _image(loaded: LoadedSpec, options: Options) -> str | None:
     base = loaded.spec.base
-    if options.sandbox == "docker":
+    if options.running.sandbox == "docker":
         return base or DEFAULT_BASE
-    if base is not None and options.sandbox == "process":
+    if base is not None and options.running.sandbox == "process":
         raise UsageError(
             f"{loaded.path}: base: {base} asks for a container, and --sandbox process for none",
             help="leave --sandbox out, or `base`",
@@ -89,13 +89,13 @@ def _image(loaded: LoadedSpec, options: RunOptions) -> str | None:
     return base
 
 
-def _needs(loaded: LoadedSpec, options: RunOptions) -> Iterator[str]:
+def _needs(loaded: LoadedSpec, options: Options) -> Iterator[str]:
     """What can't do without an engine, a sentence's beginning each."""
-    if options.docker_network is not None:
-        yield f"docker-network: {options.docker_network} needs a Docker engine"
+    if options.images.docker_network is not None:
+        yield f"docker-network: {options.images.docker_network} needs a Docker engine"
     if loaded.spec.base is not None:
         yield f"{loaded.path}: base: {loaded.spec.base} needs a Docker engine"
-    elif options.sandbox == "docker":
+    elif options.running.sandbox == "docker":
         yield "--sandbox docker needs a Docker engine"
     for service in loaded.spec.services:
         if needs_image(service) and service.kind != "postgres":

@@ -12,8 +12,8 @@ from keystone_action.spec.loading.loader import LoadedSpec
 from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.plan import Plan
-    from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.differences import SpecChanges
 
 
@@ -25,7 +25,7 @@ class GatedSpecs:
     changes: SpecChanges | None = None
 
 
-def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -> Facilities:
+def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: Options) -> Facilities:
     """What the cells will run in. Refuses what this machine or this version can't do: raises UsageError."""
     planned_ids = {cell.loaded.spec.id for cell in planned.cells}
     wanted = [loaded for loaded in specs if loaded.spec.id in planned_ids]
@@ -47,7 +47,7 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: RunOptions) -
     return facilities
 
 
-def _refuse_without_gateway(loaded: LoadedSpec, options: RunOptions) -> None:
+def _refuse_without_gateway(loaded: LoadedSpec, options: Options) -> None:
     if (option := options.needs_gateway) and loaded.spec.gateway == "off":
         raise UsageError(
             f"{loaded.path}: {option} needs what `gateway: off` switches off",
@@ -72,7 +72,7 @@ def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
         )
 
 
-def _refuse_what_processes_lack(loaded: LoadedSpec, options: RunOptions) -> None:
+def _refuse_what_processes_lack(loaded: LoadedSpec, options: Options) -> None:
     spec = loaded.spec
     if spec.resources.readable:
         from keystone_action.runner.readable_folders import readable_folders

@@ -16,7 +16,7 @@ from keystone_action.files.paths import is_within, real_path
 from keystone_action.system.environment import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
-    from keystone_action.runner.options import RunOptions
+    from keystone_action.options.model import Options
     from keystone_action.spec.loading.loader import LoadedSpec
 
 _NEVER_INSIDE = ("/proc", "/sys", "/dev", "/github", "/run", "/var/run")
@@ -30,7 +30,7 @@ _NAMED = ("DOCKER_CONFIG", "GOOGLE_APPLICATION_CREDENTIALS", "KUBECONFIG", "GIT_
 """Variables that say where credentials are."""
 
 
-def readable_folders(loaded: LoadedSpec, options: RunOptions) -> tuple[Path, ...]:
+def readable_folders(loaded: LoadedSpec, options: Options) -> tuple[Path, ...]:
     """The real places of a spec's `resources.readable`. Raises UsageError, naming the folder and why, for one that is
     not there, is no folder, or would show what nobody may see."""
     return tuple(_folder(text, loaded, options) for text in loaded.spec.resources.readable)
@@ -48,8 +48,8 @@ def with_search_path(variables: Mapping[str, str], folders: Sequence[Path]) -> M
     return {**variables, "PATH": ":".join(path)}
 
 
-def _folder(text: str, loaded: LoadedSpec, options: RunOptions) -> Path:
-    home = options.environ.get("HOME", "")
+def _folder(text: str, loaded: LoadedSpec, options: Options) -> Path:
+    home = options.caller.environ.get("HOME", "")
     named = Path(home, text[2:]) if text.startswith("~/") and home else loaded.code_directory / text
     real = real_path(named)
     where = f"{loaded.path}: resources.readable: {text}"
@@ -70,7 +70,7 @@ def _folder(text: str, loaded: LoadedSpec, options: RunOptions) -> Path:
     return real
 
 
-def _secret_places(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, Path]]:
+def _secret_places(loaded: LoadedSpec, options: Options) -> Iterator[tuple[str, Path]]:
     """What a folder must not hold."""
     yield from (("the checkout", real_path(place)) for place in _checkouts(loaded, options))
     yield from (("a file that this spec withholds", real_path(path)) for path in loaded.withheld)
@@ -80,11 +80,14 @@ def _secret_places(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[st
     yield from _closed_places(options)
 
 
-def _closed_places(options: RunOptions) -> Iterator[tuple[str, Path]]:
+def _closed_places(options: Options) -> Iterator[tuple[str, Path]]:
     """What a folder must neither hold nor lie in."""
-    yield "the results", real_path(options.directory / ".keystone" if options.output is None else options.output)
+    yield (
+        "the results",
+        real_path(options.reports.output or options.caller.directory / ".keystone"),
+    )
     yield from (("what belongs to the machine or the runner", Path(place)) for place in _NEVER_INSIDE)
-    environ = options.environ
+    environ = options.caller.environ
     if home := environ.get("HOME"):
         yield from (("credentials", real_path(Path(home, name))) for name in _CREDENTIALS)
     yield from (
@@ -94,11 +97,11 @@ def _closed_places(options: RunOptions) -> Iterator[tuple[str, Path]]:
         yield "the runner's files", real_path(Path(temporary))
 
 
-def _checkouts(loaded: LoadedSpec, options: RunOptions) -> Iterator[Path]:
-    yield options.directory
+def _checkouts(loaded: LoadedSpec, options: Options) -> Iterator[Path]:
+    yield options.caller.directory
     yield loaded.directory
     yield loaded.code_directory
-    if workspace := options.environ.get("GITHUB_WORKSPACE"):
+    if workspace := options.caller.environ.get("GITHUB_WORKSPACE"):
         yield Path(workspace)
     # The repository's own root, wherever in it the command was called.
     yield from (folder for folder in (loaded.directory, *loaded.directory.parents) if (folder / ".git").exists())

@@ -37,7 +37,8 @@ from keystone_action.system.run_lock import new_run_id
 from keystone_action.system.shutdown import Stop, cancellation, only_error
 
 if TYPE_CHECKING:
-    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.options.model import Options
+    from keystone_action.runner.progress import Progress
     from keystone_action.sandbox.processes.client import Launching
 
 
@@ -54,7 +55,7 @@ class Ran:
 
 
 async def run(
-    options: RunOptions, find_specs: Callable[[], GatedSpecs], progress: Progress, stop: Stop | None = None
+    options: Options, find_specs: Callable[[], GatedSpecs], progress: Progress, stop: Stop | None = None
 ) -> Ran:
     """Run the specs that are found, until `stop` asks for its end: the result then says `cancelled`.
 
@@ -67,7 +68,7 @@ async def run(
 
 
 async def _run(
-    options: RunOptions,
+    options: Options,
     find_specs: Callable[[], GatedSpecs],
     progress: Progress,
     stop: Stop,
@@ -79,7 +80,7 @@ async def _run(
     planned = plan(specs, options.selection)
     facilities = preflight(specs, planned, options)
     await check_scorers(specs, planned, facilities)
-    run_id = options.run_id or new_run_id()
+    run_id = options.caller.run_id or new_run_id()
     directory = make_output_directory(options, run_id)
     assembly = Assembly(
         options=options,
@@ -106,9 +107,9 @@ async def _run(
         with stop.stoppable():
             async with AsyncExitStack() as stack:
                 journal = await stack.enter_async_context(
-                    journals.Journal(directory, resume=options.resume is not None)
+                    journals.Journal(directory, resume=options.running.resume is not None)
                 )
-                recorded = journal.earlier() if options.resume is not None else None
+                recorded = journal.earlier() if options.running.resume is not None else None
                 if recorded is not None:
                     assembly.run_id = recorded.run_id or run_id
                 identification = Identification(
@@ -119,7 +120,7 @@ async def _run(
                     Reading(options, directory, facilities),
                 )
                 finished: dict[str, JournalEntry] = {}
-                spending = Spending(options.max_cost_usd)
+                spending = Spending(options.running.max_cost_usd)
                 before = {} if recorded is None else {entry.cell.id: entry.cell for entry in recorded.entries}
                 spending.spend(sum(paid(cell) for cell in before.values()))
                 if recorded is not None:
@@ -187,7 +188,7 @@ async def _run_cells(
     under_way.written = finished_cells.written
     schedule, notices = make_schedule(planned, options, assembly.results, spending.refusal)
     async with anyio.create_task_group() as group:
-        if options.resume is None:
+        if options.running.resume is None:
             group.start_soon(identification.read, planned)
         await run_cells(cells, run_one, finished_cells, schedule, entry_of)
     found = [*notices, *fail_fast_notices(schedule), *budget_notices(spending, assembly.results.values())]
@@ -197,14 +198,14 @@ async def _run_cells(
 
 
 def make_schedule(
-    planned: Plan, options: RunOptions, finished: Mapping[str, CellResult], refusal: Callable[[], str] = str
+    planned: Plan, options: Options, finished: Mapping[str, CellResult], refusal: Callable[[], str] = str
 ) -> tuple[Schedule, list[str]]:
     """How the cells are run, and what people should know of it."""
     loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
     specs = {spec_id: one.spec for spec_id, one in loaded.items()}
     fail_fast = frozenset(spec_id for spec_id, one in loaded.items() if one.fail_fast)
     whole: list[str] = []
-    if options.shard is not None:
+    if options.cells.shard is not None:
         # Shards run at once, and `keystone merge` wants every cell of each.
         whole = [f"fail_fast of {spec_id} is for runs without shards: all its cells are run" for spec_id in fail_fast]
         fail_fast = frozenset()
@@ -217,11 +218,11 @@ def make_schedule(
         concurrency=max(asked.values(), default=1),
         per_spec=asked if len(set(asked.values())) > 1 else {},
         retries={
-            spec_id: spec.scoring.retry_errors if options.retry_errors is None else options.retry_errors
+            spec_id: spec.scoring.retry_errors if options.running.retry_errors is None else options.running.retry_errors
             for spec_id, spec in specs.items()
         },
         agent_retries={spec_id: one.agent_retries for spec_id, one in loaded.items()},
-        deadline=None if options.timeout is None else time.monotonic() + options.timeout,
+        deadline=None if options.running.timeout is None else time.monotonic() + options.running.timeout,
         refusal=refusal,
         fail_fast=fail_fast,
         stopped=stopped_before(planned, finished, fail_fast),
@@ -266,18 +267,18 @@ def budget_notices(spending: Spending, results: Collection[CellResult]) -> list[
     return notices
 
 
-def make_output_directory(options: RunOptions, run_id: str) -> Path:
+def make_output_directory(options: Options, run_id: str) -> Path:
     """The directory for results, made. Raises OutputError, or UsageError when results are already there, or a commit
     decides where it leads."""
-    if options.resume is not None:
-        return options.directory / options.resume
-    wanted = options.output or Path(".keystone") / "runs" / run_id
-    directory = options.directory / wanted
-    refuse_committed_link(options.directory, wanted)
+    if options.running.resume is not None:
+        return options.caller.directory / options.running.resume
+    wanted = options.reports.output or Path(".keystone") / "runs" / run_id
+    directory = options.caller.directory / wanted
+    refuse_committed_link(options.caller.directory, wanted)
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        if options.output is None:
-            _hide_from_git(options.directory / ".keystone")
+        if options.reports.output is None:
+            _hide_from_git(options.caller.directory / ".keystone")
     except OSError as error:
         raise journals.output_error(directory, error) from error
     if (directory / "results.json").exists():

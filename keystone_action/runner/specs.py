@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING
 
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
@@ -17,41 +17,18 @@ from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.loading.text_files import POINTER_BYTES, is_pointer, pointer_error
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Dialects
+    from keystone_action.options.model import Options
 
 
-class SpecSource(Protocol):
-    """Where specs are and how they are read; see RunOptions, which is one."""
-
-    @property
-    def specs(self) -> tuple[str, ...]: ...
-    @property
-    def directory(self) -> Path: ...
-    @property
-    def params(self) -> Mapping[str, str]: ...
-    @property
-    def dialects(self) -> Dialects | None: ...
-    @property
-    def agent(self) -> str | None: ...
-    @property
-    def tolerate_missing(self) -> bool: ...
+def find_paths(options: Options) -> list[Path]:
+    """The files of a call's specs. Raises UsageError."""
+    caller = options.caller
+    return discover(options.cells.specs, caller.directory, caller.dialects, tolerate_missing=caller.tolerate_missing)
 
 
-class SpecsOfCall(NamedTuple):
-    """A SpecSource for calls that run nothing."""
-
-    specs: tuple[str, ...]
-    directory: Path
-    params: Mapping[str, str]
-    dialects: Dialects | None
-    agent: str | None
-    tolerate_missing: bool = False
-
-
-def load_specs(source: SpecSource) -> list[LoadedSpec]:
+def load_specs(options: Options) -> list[LoadedSpec]:
     """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
-    paths = discover(source.specs, source.directory, source.dialects, tolerate_missing=source.tolerate_missing)
-    loaded, errors = load_paths(paths, source)
+    loaded, errors = load_paths(find_paths(options), options)
     errors |= pointers_named(loaded)
     if errors:
         raise SpecError.join(list(errors.values()))
@@ -83,7 +60,7 @@ def _is_pointer(path: Path) -> bool:
         return False
 
 
-def load_paths(paths: Sequence[Path], source: SpecSource) -> tuple[list[LoadedSpec], dict[Path, SpecError]]:
+def load_paths(paths: Sequence[Path], options: Options) -> tuple[list[LoadedSpec], dict[Path, SpecError]]:
     """The specs in these files, and the errors of those that have some. Raises UsageError for a bad call."""
     types = CheckTypes()
     loaded: list[LoadedSpec] = []
@@ -94,9 +71,9 @@ def load_paths(paths: Sequence[Path], source: SpecSource) -> tuple[list[LoadedSp
                 load(
                     path,
                     types,
-                    given_parameters=tuple(source.params),
-                    dialects=source.dialects,
-                    agent=source.agent,
+                    given_parameters=tuple(options.cells.params),
+                    dialects=options.caller.dialects,
+                    agent=options.cells.agent,
                     clone=CLONES,
                 )
             )

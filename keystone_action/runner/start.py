@@ -26,7 +26,8 @@ from keystone_action.spec.loading.loader import enclosing_root
 
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
-    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.options.model import Options
+    from keystone_action.runner.progress import Progress
     from keystone_action.runner.sharing.containers import Containers
     from keystone_action.runner.sharing.spending import Spending
     from keystone_action.sandbox.processes.client import Launching
@@ -44,13 +45,13 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | 
     options, progress = run.options, run.progress
     run.roots = _roots(run, stack)
     # The engine's machine may see another directory of ours, but not the system's temporary one.
-    elsewhere = run.facilities.images and options.scratch is not None
-    run.container_roots = _roots(run, stack, options.scratch) if elsewhere else run.roots
+    elsewhere = run.facilities.images and options.caller.scratch is not None
+    run.container_roots = _roots(run, stack, options.caller.scratch) if elsewhere else run.roots
     run.secrets = {
         loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in run.wanted
     }
     values = tuple(value for entry in run.secrets.values() for value in entry.values.values())
-    values += tuple(value for loaded in run.wanted for value in keys_handed_out(loaded, options.environ))
+    values += tuple(value for loaded in run.wanted for value in keys_handed_out(loaded, options.caller.environ))
     values += provider_keys(run.planned.cells, options)
     progress.secrets(values)
     for loaded in run.wanted:
@@ -59,7 +60,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | 
     run.kept_setups = KeptSetups(run.roots.private)
     run.first_copies = FirstCopies(run.roots.private)
     await _find_certificates(run)
-    left_out = [run.directory, options.directory / ".keystone", run.roots.path, run.container_roots.path]
+    left_out = [run.directory, options.caller.directory / ".keystone", run.roots.path, run.container_roots.path]
     await anyio.to_thread.run_sync(
         run.host.add_all, [one.directory for one in run.wanted if script_folders(one)], left_out
     )
@@ -71,8 +72,8 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | 
     run.containers = _containers(run)
     if run.containers is not None:
         stack.push_async_callback(run_shielded, run.containers.close)
-        if options.docker_network is not None:
-            await stack.enter_async_context(run.containers.networks.membership(options.docker_network))
+        if options.images.docker_network is not None:
+            await stack.enter_async_context(run.containers.networks.membership(options.images.docker_network))
     if any(loaded.spec.services for loaded in run.specs):
         _open_service_pool(run, provider, stack)
     run.gateways = LazyGateways()
@@ -86,7 +87,7 @@ async def _find_certificates(run: RunUnderWay) -> None:
     if any(one.spec.setup.packages or one.spec.setup.commands for one in run.wanted):
         folder = run.roots.path / "certificates"
         try:
-            run.certificates = await anyio.to_thread.run_sync(copy_certificates, run.options.environ, folder)
+            run.certificates = await anyio.to_thread.run_sync(copy_certificates, run.options.caller.environ, folder)
         except OSError as error:
             raise SandboxError(f"the host's certificates can't be copied to {folder}: {error.strerror}") from error
 
@@ -98,7 +99,7 @@ def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
 
 def _roots(run: RunUnderWay, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
     roots = Roots(run.run_id, parent)
-    if run.options.keep:
+    if run.options.running.keep:
         run.progress.note(f"workspaces are kept in {roots.path}")
     else:
         stack.push_async_callback(_in_thread, roots.remove)
@@ -136,7 +137,7 @@ def _containers(run: RunUnderWay) -> Containers | None:
 class LazyJudge:
     """The run's judge, made (and its modules imported) when the first check asks it."""
 
-    def __init__(self, options: RunOptions, progress: Progress, spending: Spending) -> None:
+    def __init__(self, options: Options, progress: Progress, spending: Spending) -> None:
         self._options, self._progress, self._spending = options, progress, spending
         self._judge: Judge | None = None
 
@@ -154,17 +155,17 @@ class LazyJudge:
 
             options = self._options
             self._judge = ModelJudge(
-                options.environ,
-                fast=options.judge_fast,
-                strong=options.judge_strong,
-                cache_dir=options.cache_dir / "judge" if options.cache_dir else None,
+                options.caller.environ,
+                fast=options.running.judge_fast,
+                strong=options.running.judge_strong,
+                cache_dir=options.running.cache_dir / "judge" if options.running.cache_dir else None,
                 purse=self._spending,
                 on_note=self._progress.note,
             )
         return self._judge
 
 
-def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
+def resolve_secrets(loaded: LoadedSpec, options: Options) -> SpecSecrets:
     """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
     the error of every cell (contract, 5.1)."""
     judges_only = secrets_of_judges(loaded.spec) if loaded.has_expressions else frozenset()
@@ -172,9 +173,9 @@ def resolve_secrets(loaded: LoadedSpec, options: RunOptions) -> SpecSecrets:
     def values_of(secrets: Sequence[SecretEntry]) -> SecretValues:
         return resolve(
             secrets,
-            environ=options.environ,
+            environ=options.caller.environ,
             directory=loaded.directory,
-            no_secrets_reason=options.no_secrets_reason,
+            no_secrets_reason=options.caller.no_secrets_reason,
             otherwise=loaded.without_variable,
         )
 

@@ -22,10 +22,11 @@ from keystone_action.spec.loading.author_directory import read_below
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
+    from keystone_action.options.model import Options
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.cell.shared_copies import KeptSetups
     from keystone_action.runner.engine import Facilities
-    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.runner.progress import Progress
     from keystone_action.runner.script_helpers import Host
     from keystone_action.runner.sharing.concurrency import Company
     from keystone_action.runner.sharing.containers import Containers
@@ -100,7 +101,7 @@ class RunUnderWay:
     workspaces, which cells of a spec share.
     """
 
-    options: RunOptions
+    options: Options
     progress: Progress
     specs: Sequence[LoadedSpec]
     planned: Plan
@@ -157,10 +158,10 @@ class RunUnderWay:
         return (self.roots if self.image(cell) is None else self.container_roots).cell(cell)
 
 
-def hidden_places(loaded: LoadedSpec, options: RunOptions) -> set[Path]:
+def hidden_places(loaded: LoadedSpec, options: Options) -> set[Path]:
     """What no agent of a spec may see."""
     recordings = (_recordings(folder, loaded.recordings) for folder in (loaded.directory, loaded.code_directory))
-    return {*loaded.withheld, *options.withheld, *recordings}
+    return {*loaded.withheld, *options.caller.withheld, *recordings}
 
 
 def _recordings(directory: Path, name: str) -> Path:
@@ -179,9 +180,9 @@ def _holds_recordings_alone(folder: Path) -> bool:
     return False
 
 
-def results_places(directory: Path, options: RunOptions) -> set[Path]:
+def results_places(directory: Path, options: Options) -> set[Path]:
     """Where results are, this run's (`directory`) and earlier ones: they may lie inside of what is copied."""
-    return {Path(os.path.realpath(directory)), Path(os.path.realpath(options.directory)) / ".keystone"}
+    return {Path(os.path.realpath(directory)), Path(os.path.realpath(options.caller.directory)) / ".keystone"}
 
 
 async def run_shielded(close: Callable[[], Awaitable[None]]) -> None:

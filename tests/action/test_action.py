@@ -16,7 +16,8 @@ from support.runner_rules import MAX_SUMMARY
 
 from keystone_action.action.main import engine_environ, main
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.options.model import Options
+from keystone_action.runner.progress import Progress
 from keystone_action.scoring.results import CellResult, InvariantResult, PassRate, RunResult, SpecResult
 from keystone_action.spec.loading.discovery import discover
 
@@ -37,17 +38,17 @@ class Engine:
         self.run = run
         self.exit_code = exit_code
         self.say = say
-        self.options: list[RunOptions] = []
+        self.options: list[Options] = []
 
-    def __call__(self, options: RunOptions, progress: Progress) -> Answer:
+    def __call__(self, options: Options, _: object, progress: Progress) -> Answer:
         self.options.append(options)
-        assert options.output is not None
-        (options.output / "cells").mkdir(parents=True)
+        assert options.reports.output is not None
+        (options.reports.output / "cells").mkdir(parents=True)
         for name in ("results.json", "summary.md", "report.html", "junit.xml", "cells/log"):
-            (options.output / name).write_text("x")
+            (options.reports.output / name).write_text("x")
         if self.say:
             self.say(progress)
-        return Answer(self.run, options.output, self.exit_code)
+        return Answer(self.run, options.reports.output, self.exit_code)
 
 
 def result(message: str = "customers.csv does not exist", *, cells: int = 1) -> RunResult:
@@ -136,14 +137,15 @@ def test_the_engine_is_asked_what_the_inputs_say(tmp_path: Path) -> None:
     )
     (options,) = engine.options
     sub = runner.workspace.resolve() / "sub"
-    assert options.specs == ("a.yaml",)
-    assert (options.directory, options.output, options.cache_dir) == (sub, sub / "keystone-results", sub / "cache")
-    assert (options.threshold, options.replicas, options.max_concurrency) == (0.5, 2, 3)
-    assert (options.params, options.tags, options.shard) == ({"model": "x"}, ("fast",), (1, 2))
-    assert (options.fail_on, options.fail_on_skipped, options.timeout) == ("never", True, 600.0)
-    assert (options.fail_on_stale, options.gateway) == (True, "replay")
-    assert options.judge_fast == "anthropic:a"
-    assert "fork" in options.no_secrets_reason
+    assert options.cells.specs == ("a.yaml",)
+    assert (options.caller.directory, options.reports.output) == (sub, sub / "keystone-results")
+    assert options.running.cache_dir == sub / "cache"
+    assert (options.verdict.threshold, options.cells.replicas, options.running.max_concurrency) == (0.5, 2, 3)
+    assert (options.cells.params, options.cells.tags, options.cells.shard) == ({"model": "x"}, ("fast",), (1, 2))
+    assert (options.verdict.fail_on, options.verdict.fail_on_skipped, options.running.timeout) == ("never", True, 600.0)
+    assert (options.verdict.fail_on_stale, options.running.gateway) == (True, "replay")
+    assert options.running.judge_fast == "anthropic:a"
+    assert "fork" in options.caller.no_secrets_reason
 
 
 @pytest.mark.parametrize(
@@ -163,14 +165,14 @@ def test_of_the_default_places_one_may_be_missing(tmp_path: Path, files: list[st
     engine = Engine(result())
     runner.step(evaluate=engine)
     options = engine.options[0]
-    specs = discover(options.specs, options.directory, tolerate_missing=options.tolerate_missing)
+    specs = discover(options.cells.specs, options.caller.directory, tolerate_missing=options.caller.tolerate_missing)
     assert [str(path.relative_to(runner.workspace)) for path in specs] == found
 
 
 def test_a_place_that_was_named_must_be_there(tmp_path: Path) -> None:
     engine = Engine(result())
     FakeRunner(tmp_path).step({"spec": "keystone.yaml"}, evaluate=engine)
-    assert not engine.options[0].tolerate_missing
+    assert not engine.options[0].caller.tolerate_missing
 
 
 def test_the_engine_sees_no_variable_of_the_runner(tmp_path: Path) -> None:
@@ -185,7 +187,7 @@ def test_the_engine_sees_no_variable_of_the_runner(tmp_path: Path) -> None:
         "https_proxy": "http://127.0.0.1:9",
     }
     FakeRunner(tmp_path).step({"env": "DB_PASSWORD\nMISSING"}, env=env, evaluate=engine)
-    seen = engine.options[0].environ
+    seen = engine.options[0].caller.environ
     wanted = ("DB_PASSWORD", "ANTHROPIC_API_KEY", "OPENAI_BASE_URL", "KEYSTONE_JUDGE_FAST", "PATH", "https_proxy")
     assert all(name in seen for name in wanted)
     assert not any(name.startswith(("GITHUB_", "ACTIONS_", "INPUT_", "RUNNER_")) for name in seen)
@@ -250,7 +252,7 @@ def test_what_an_agent_says_is_never_a_command(tmp_path: Path) -> None:
     ],
 )
 def test_what_keeps_a_run_from_finishing_is_reported(tmp_path: Path, error: BaseException, code: int) -> None:
-    def engine(options: RunOptions, progress: Progress) -> Answer:
+    def engine(options: Options, _: object, progress: Progress) -> Answer:
         progress.started(cells=1, finished=0, output=Path("/x"), notices=())
         raise error
 
@@ -267,7 +269,7 @@ def test_what_keeps_a_run_from_finishing_is_reported(tmp_path: Path, error: Base
 
 
 def test_step_debugging_shows_phases_and_tracebacks(tmp_path: Path) -> None:
-    def engine(options: RunOptions, progress: Progress) -> Answer:
+    def engine(options: Options, _: object, progress: Progress) -> Answer:
         progress.phase("demo-0", "setup")
         raise RuntimeError("a bug of ours")
 
@@ -356,14 +358,14 @@ def test_the_engine_is_told_of_registries_and_where_docker_is(tmp_path: Path) ->
     where = {"DOCKER_HOST": "tcp://engine:2376", "DOCKER_TLS_VERIFY": "1", "DOCKER_CERT_PATH": "/certificates"}
     step = FakeRunner(tmp_path).step(inputs, env=where, evaluate=engine)
     (options,) = engine.options
-    assert (options.sandbox, options.registry_mirror, options.docker_network) == (
+    assert (options.running.sandbox, options.images.registry_mirror, options.images.docker_network) == (
         "docker",
         "mirror.example/hub",
         "github_network_1",
     )
-    assert (options.registry_username, options.registry_password) == ("ada", "hunter22")
-    assert options.user_logins is False
-    assert where.items() <= options.environ.items()
+    assert (options.images.registry_username, options.images.registry_password) == ("ada", "hunter22")
+    assert options.images.user_logins is False
+    assert where.items() <= options.caller.environ.items()
     assert "hunter22" in step.log.masks
     assert "hunter22" not in repr(options)
     assert step.raw_log.index("::add-mask::hunter22") < step.raw_log.index("verdict")
@@ -374,8 +376,8 @@ def test_two_steps_of_one_attempt_have_runs_of_their_own(tmp_path: Path) -> None
     runner = FakeRunner(tmp_path)
     first = runner.step(evaluate=engine)
     second = runner.step({"output-dir": "other"}, evaluate=engine)
-    assert first.state["run"] == engine.options[0].run_id
-    assert second.state["run"] == engine.options[1].run_id != first.state["run"]
+    assert first.state["run"] == engine.options[0].caller.run_id
+    assert second.state["run"] == engine.options[1].caller.run_id != first.state["run"]
 
 
 def test_a_state_that_cannot_be_saved_is_a_warning(tmp_path: Path) -> None:

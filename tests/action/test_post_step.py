@@ -23,7 +23,8 @@ from keystone_action.action.main import main
 from keystone_action.errors import HarnessError
 from keystone_action.files.temporary import find_temporary
 from keystone_action.github.outputs import StepState, run_id_of_step
-from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.options.model import Options
+from keystone_action.runner.progress import Progress
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
 Saved = dict[str, str]
@@ -34,12 +35,12 @@ def _no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("keystone_action.engine.connect._DEFAULT", NO_ENGINE)
 
 
-def interrupted(runner: FakeRunner, during: Callable[[RunOptions], None], **inputs: str) -> tuple[RunOptions, Saved]:
+def interrupted(runner: FakeRunner, during: Callable[[Options], None], **inputs: str) -> tuple[Options, Saved]:
     """A step whose engine ends in the middle: what it was asked, and what the step had saved by then."""
-    seen: list[tuple[RunOptions, Saved]] = []
+    seen: list[tuple[Options, Saved]] = []
     state = runner.file_commands / "state"
 
-    def engine(options: RunOptions, progress: Progress) -> Any:
+    def engine(options: Options, _: object, progress: Progress) -> Any:
         seen.append((options, parse_env_file(state.read_text())))
         during(options)
         raise HarnessError("killed")
@@ -64,19 +65,19 @@ def test_before_anything_starts_the_run_and_its_paths_are_saved(tmp_path: Path) 
     runner = FakeRunner(tmp_path)
     inputs = {"output-dir": "a/b", "cache-dir": "cache"}
     options, saved = interrupted(runner, lambda _: None, **inputs)
-    assert saved["run"] == options.run_id
-    assert options.run_id is not None
-    assert options.run_id.rsplit("-", 1)[0].endswith("-1")
+    assert saved["run"] == options.caller.run_id
+    assert options.caller.run_id is not None
+    assert options.caller.run_id.rsplit("-", 1)[0].endswith("-1")
     workspace = runner.workspace.resolve()
     assert set(json.loads(saved["left"])) == {str(workspace / name) for name in ("a", "a/b", "cache")}
-    assert options.scratch == runner.temp
+    assert options.caller.scratch == runner.temp
 
 
 def test_what_it_left_is_removed_and_what_others_left_is_not(tmp_path: Path) -> None:
     runner = FakeRunner(tmp_path)
 
-    def litter(options: RunOptions) -> None:
-        for run_id in (options.run_id, "1-1-00000000"):
+    def litter(options: Options) -> None:
+        for run_id in (options.caller.run_id, "1-1-00000000"):
             (runner.temp / f"keystone-{run_id}-abcd1234" / "cells").mkdir(parents=True)
         (runner.temp / "keystone-of-mine").mkdir()
 

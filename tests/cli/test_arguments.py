@@ -3,19 +3,112 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 import pytest
 
-from keystone_action.cli.arguments import build_parser
+from keystone_action.cli.arguments import build_parser, options_of
+from keystone_action.dialects.known import DIALECTS
 from keystone_action.errors import UsageError
+from keystone_action.options.model import Options
 
 COMMANDS = next(one for one in build_parser()._actions if isinstance(one, argparse._SubParsersAction)).choices
 
 
+def options(directory: Path, *words: str, **environ: str) -> Options:
+    return options_of(build_parser().parse_args(words), directory, environ)
+
+
 @pytest.mark.parametrize("command", ["run", "validate", "plan"])
-def test_without_a_spec_the_directory_is_meant(command: str) -> None:
-    assert build_parser().parse_args([command]).specs == ["."]
-    assert build_parser().parse_args([command, "--param", "a=b", "x", "y"]).specs == ["x", "y"]
+def test_without_a_spec_the_directory_is_meant(command: str, tmp_path: Path) -> None:
+    assert options(tmp_path, command).cells.specs == (".",)
+    found = options(tmp_path, command, "--param", "a=b", "x", "y")
+    assert (found.cells.specs, found.cells.params) == (("x", "y"), {"a": "b"})
+
+
+def test_every_option_of_a_run_is_read(tmp_path: Path) -> None:
+    words = {
+        "--replicas": "3",
+        "--param": "model=a,b",
+        "--tag": "fast",
+        "--filter": "small*",
+        "--shard": "2/3",
+        "--agent": "module:Class",
+        "--sandbox": "docker",
+        "--max-concurrency": "4",
+        "--retry-errors": "0",
+        "--gateway": "replay",
+        "--max-cost-usd": "0.5",
+        "--timeout": "1h30m",
+        "--threshold": "0.85",
+        "--fail-on": "never",
+        "--output": "out",
+        "--summary": "summary.md",
+        "--format": "plain",
+    }
+    flags = ("--keep", "--fail-on-skipped", "--fail-on-stale", "-v")
+    given = [word for pair in words.items() for word in pair]
+    found = options(tmp_path, "run", "a.yaml", *given, *flags, KEYSTONE_REGISTRY_MIRROR="https://mirror.example/")
+    assert found == Options.of(
+        specs=["a.yaml"],
+        replicas=3,
+        params={"model": "a,b"},
+        tags=["fast"],
+        filter="small*",
+        shard=(2, 3),
+        agent="module:Class",
+        sandbox="docker",
+        max_concurrency=4,
+        retry_errors=0,
+        gateway="replay",
+        max_cost_usd=0.5,
+        timeout=5400.0,
+        threshold=0.85,
+        fail_on="never",
+        output=Path("out"),
+        summary_copy=tmp_path / "summary.md",
+        format="plain",
+        keep=True,
+        fail_on_skipped=True,
+        fail_on_stale=True,
+        verbose=True,
+        registry_mirror="mirror.example",
+        directory=tmp_path,
+        environ={"KEYSTONE_REGISTRY_MIRROR": "https://mirror.example/"},
+        dialects=DIALECTS,
+        user_logins=True,
+    )
+
+
+def test_a_variable_is_read_by_the_commands_of_its_option(tmp_path: Path) -> None:
+    wrong = {"KEYSTONE_REGISTRY_MIRROR": "https://ada:hunter22@mirror.example"}
+    assert options(tmp_path, "plan", **wrong).images.registry_mirror is None
+    with pytest.raises(UsageError) as told:
+        options(tmp_path, "run", **wrong)
+    assert told.value.message.startswith("KEYSTONE_REGISTRY_MIRROR is '…@mirror.example'; expected a registry without")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--threshold", "85"], "argument --threshold: '85' is not a number from 0 to 1"),
+        (["--threshold", "nan"], "argument --threshold: 'nan' is not a number from 0 to 1"),
+        (["--replicas", "0"], "argument --replicas: '0' is not a whole number from 1 to 1,000,000"),
+        (["--retry-errors", "1.5"], "argument --retry-errors: '1.5' is not a whole number from 0 to 100"),
+        (["--max-cost-usd", "-1"], "argument --max-cost-usd: '-1' is not a number from 0 to 1,000,000,000"),
+        (["--shard", "4/3"], "argument --shard: '4/3' is not i/N with i from 1 to N, for example 1/3"),
+        (["--param", "=a"], "argument --param: '=a' is not name=value"),
+        (["--param", "a=1", "--param", "a=2"], "--param a is given twice, as '1' and '2'"),
+        (["--timeout", "soon"], "argument --timeout: 'soon' is not a duration like 90, 90s, 10m or 1h30m"),
+        (["--resume", "a", "--output", "b"], "--resume and --output name two directories"),
+        (["--resume", "a", "--failed", "a/results.json"], "--resume and --failed name the same run"),
+        (["--summary", "."], "--summary . is a directory"),
+    ],
+)
+def test_a_value_that_is_wrong_is_told_with_what_was_expected(tmp_path: Path, words: list[str], said: str) -> None:
+    with pytest.raises(UsageError) as told:
+        options(tmp_path, "run", *words)
+    assert told.value.message.startswith(said)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -16,11 +16,12 @@ import pytest
 from support.images import BASE
 
 from keystone_action.cli import main as cli
-from keystone_action.cli.clean import CleanOptions, choose
+from keystone_action.cli.arguments import CleanArguments
+from keystone_action.cli.clean import choose
 from keystone_action.engine.sweep import Leftover, find_leftovers, find_setup_images
 from keystone_action.files import temporary
 from keystone_action.files.temporary import find_temporary
-from keystone_action.runner.options import RunOptions
+from keystone_action.options.model import Options
 from keystone_action.sandbox.processes import system_v
 from keystone_action.system.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
 
@@ -199,14 +200,14 @@ def test_a_run_goes_as_a_whole_when_it_is_dead_or_its_youngest_thing_is_old() ->
         leftover("long", now - 60),
     ]
 
-    def chosen(wanted: CleanOptions) -> set[str]:
+    def chosen(wanted: CleanArguments) -> set[str]:
         found = choose(things, wanted, now=now, fate=lambda run_id: fates.get(run_id, "unknown"))
         return {one.run_id for one in found}
 
-    assert chosen(CleanOptions()) == {"dead", "old"}
-    assert chosen(CleanOptions(older_than=30)) == {"dead", "old", "long"}
-    assert chosen(CleanOptions(older_than=10 * HOUR)) == {"dead"}
-    assert chosen(CleanOptions(everything=True)) == {"going", "dead", "old", "long"}
+    assert chosen(CleanArguments()) == {"dead", "old"}
+    assert chosen(CleanArguments(older_than=30)) == {"dead", "old", "long"}
+    assert chosen(CleanArguments(older_than=10 * HOUR)) == {"dead"}
+    assert chosen(CleanArguments(everything=True)) == {"going", "dead", "old", "long"}
 
 
 @pytest.fixture
@@ -279,19 +280,19 @@ def test_what_others_made_of_our_images_is_theirs(engine: Any, image: Any) -> No
 
 
 def test_while_a_run_goes_on_its_lock_says_so(without_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[RunOptions, State]] = []
+    seen: list[tuple[Options, State]] = []
 
-    def evaluate(options: RunOptions, _: object) -> None:
-        seen.append((options, state_of(options.run_id or "")))
+    def evaluate(options: Options, *_: object) -> None:
+        seen.append((options, state_of(options.caller.run_id or "")))
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("keystone_action.evaluate.evaluate", evaluate)
+    monkeypatch.setattr("keystone_action.runs.evaluate", evaluate)
     monkeypatch.setenv("KEYSTONE_REGISTRY_MIRROR", "https://mirror.example/")
     assert cli.main(["run", "x"]) == 130
     ((options, state),) = seen
     assert state == "going"
-    assert state_of(options.run_id or "") == "unknown"
-    assert (options.registry_mirror, options.user_logins) == ("mirror.example", True)
+    assert state_of(options.caller.run_id or "") == "unknown"
+    assert (options.images.registry_mirror, options.images.user_logins) == ("mirror.example", True)
     assert list(without_engine.iterdir()) == []
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.options.model import Options
 from keystone_action.plan import Selection, plan
-from keystone_action.runner.options import RunOptions
 from keystone_action.runner.specs import load_specs
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.discovery import discover
@@ -138,7 +138,7 @@ def test_two_suites_of_one_name_are_numbered(suite: Callable[..., LoadedSpec], w
     suite("suite: {name: Same}\nscenarios: [{name: a, input: b}]")
     write("suite: {name: same}\nscenarios: [{name: a, input: b}]", "scenarios/two.yaml")
     write("suite: {name: other}\nscenarios: [{name: a, input: b}]", "scenarios/three.yaml")
-    loaded = load_specs(RunOptions(specs=("scenarios",), directory=directory, dialects=DIALECTS))
+    loaded = load_specs(Options.of(specs=("scenarios",), directory=directory, dialects=DIALECTS))
     assert [(one.path.name, one.spec.id) for one in loaded] == [
         ("suite.yaml", "same"),
         ("three.yaml", "other"),
@@ -305,7 +305,7 @@ def test_a_broken_file_among_good_ones_is_not_passed_over(
     suite("scenarios: [{name: a, input: b}]")
     write(text, "scenarios/broken.yaml")
     with pytest.raises(SpecError) as caught:
-        load_specs(RunOptions(specs=("scenarios",), directory=directory, dialects=DIALECTS))
+        load_specs(Options.of(specs=("scenarios",), directory=directory, dialects=DIALECTS))
     assert f"scenarios/broken.yaml:{said}" in str(caught.value)
 
 

@@ -25,8 +25,9 @@ from keystone_action.github import reporting
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.status import CommitStatus
+from keystone_action.options.model import Options
 from keystone_action.report.comment.history import LastResult
-from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.runner.progress import Progress
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_cancelled_run_updates_a_comment_and_makes_none(
 def test_a_run_that_was_cancelled_makes_no_comment_whatever_had_passed_by_then(
     tmp_path: Path, github: FakeGitHub, kept_runs: KeptRuns, policy: str
 ) -> None:
-    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
         found = kept_runs(options, progress)
         return replace(found, run=replace(found.run, verdict="fail", cancelled=True))
 
@@ -94,7 +95,7 @@ def test_a_cancelled_run_that_had_no_time_to_tell_makes_no_comment_later(tmp_pat
 
 
 def test_a_step_says_to_its_post_step_that_it_was_cancelled(tmp_path: Path, github: FakeGitHub) -> None:
-    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
         raise KeyboardInterrupt
 
     assert runner_of(tmp_path, github).step(evaluate=engine).state["cancelled"] == "true"
@@ -109,7 +110,7 @@ def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
         assert ended.wait(60)
         pending(self, client)
 
-    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
         found = kept_runs(options, progress)
         return replace(found, run=replace(found.run, cancelled=True))
 

@@ -23,8 +23,9 @@ from keystone_action.github.api.answers import Comment
 from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.comment import StickyComment
 from keystone_action.github.progress import Pace
+from keystone_action.options.model import Options
 from keystone_action.report.comment.history import LastResult
-from keystone_action.runner.options import Progress, RunOptions
+from keystone_action.runner.progress import Progress
 
 pytestmark = pytest.mark.usefixtures("kept_runs")
 
@@ -157,7 +158,7 @@ def test_a_dead_api_does_not_delay_the_cells(
         github.fault(method, "*", how="hang", times=None)
     at_the_end: list[str] = []
 
-    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
         assert waited_for(lambda: bool(github.calls()))
         found = kept_runs(options, progress)
         at_the_end.extend(github.calls())
@@ -176,7 +177,7 @@ def test_a_long_run_shows_how_far_it_is(
     monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
 
-    def slow_engine(options: RunOptions, progress: Progress) -> action.EngineResult:
+    def slow_engine(options: Options, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert waited_for(lambda: "Running" in comment.body)
         bodies.append(comment.body)
@@ -273,7 +274,7 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
             assert ended.wait(60)
         return found
 
-    def engine(options: RunOptions, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert asked.wait(60)
         return kept_runs(options, progress)

@@ -304,7 +304,7 @@ RUN = ("-m", "keystone_action", "run", "keystone.yaml", "--output", "out")
 MOMENTS = [
     "import: keystone_action.system.signals",  # before there is a handler of ours
     "import: _datetime",  # asked for by pydantic_core, which takes an exception for a broken interpreter
-    "import: keystone_action.evaluate",
+    "import: keystone_action.runner.run",
     "open: PLACE/.keystone-",  # the lock of the run, before it has its name
 ]
 

@@ -10,10 +10,11 @@ from support.repositories import make_change
 from keystone_action.errors import UsageError
 from keystone_action.gate import base_commit
 from keystone_action.gate.base_commit import BaseCommit
+from keystone_action.gate.change_base import NO_BASE, ChangeBase
 from keystone_action.gate.compare import gated_specs
-from keystone_action.gate.options import GatedOptions
 from keystone_action.gate.specs import specs_to_run
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.options.model import Options
 from keystone_action.runner.parts.identify import run_facts
 from keystone_action.runner.parts.identity import differences, explain_all
 from keystone_action.runner.preflight import GatedSpecs
@@ -43,7 +44,7 @@ def compared(tmp_path: Path, change: dict[str, str | None], base: dict[str, str]
     (tmp_path / "work").mkdir()
     checkout = made.check_out(tmp_path / "work")
     commit = BaseCommit(made.base, "main")
-    return gated_specs(GatedOptions(specs=("evals",), directory=checkout, base=commit, **more))  # type: ignore[arg-type]
+    return gated_specs(Options.of(specs=("evals",), directory=checkout, **more), ChangeBase(commit))
 
 
 def sentences(found: GatedSpecs) -> list[str]:
@@ -158,18 +159,18 @@ def test_they_are_part_of_what_a_run_is(tmp_path: Path, name: str) -> None:
     for text in (SPEC, "\n".join(line for line in SPEC.splitlines() if not line.startswith(f"{name}:"))):
         more = "" if text == SPEC else f"\n{name}: {SECTIONS[name]}\n"
         (tmp_path / "keystone.yaml").write_text(text + more)
-        options = GatedOptions(specs=("keystone.yaml",), directory=tmp_path)
-        identities.append(run_facts(options, specs_to_run(options).specs, None))
+        options = Options.of(specs=("keystone.yaml",), directory=tmp_path)
+        identities.append(run_facts(options, specs_to_run(options, NO_BASE).specs, None))
     (found,) = differences(*identities, "resume")
     assert explain_all([found], "resume") == "the spec small has changed since"
 
 
 def test_without_a_base_nothing_is_known_to_be_changed(tmp_path: Path) -> None:
     (tmp_path / "keystone.yaml").write_text(SPEC)
-    options = GatedOptions(specs=("keystone.yaml",), directory=tmp_path)
-    assert specs_to_run(options).specs[0].changed_recordings == frozenset()
+    options = Options.of(specs=("keystone.yaml",), directory=tmp_path)
+    assert specs_to_run(options, NO_BASE).specs[0].changed_recordings == frozenset()
     with pytest.raises(UsageError):
-        gated_specs(GatedOptions(specs=("keystone.yaml",), directory=tmp_path, spec_from="base"))
+        gated_specs(Options.of(specs=("keystone.yaml",), directory=tmp_path, spec_from="base"), NO_BASE)
 
 
 SECRETS = """
@@ -230,14 +231,14 @@ def test_of_a_base_that_can_not_be_read_it_is_not_known_what_changed(tmp_path: P
     (tmp_path / "work").mkdir()
     checkout = made.check_out(tmp_path / "work")
 
-    def opened(**more: object) -> GatedSpecs:
-        return gated_specs(GatedOptions(specs=("evals",), directory=checkout, **more))  # type: ignore[arg-type]
+    def opened(commit: BaseCommit | None = None, problem: str = "") -> GatedSpecs:
+        return gated_specs(Options.of(specs=("evals",), directory=checkout), ChangeBase(commit, problem))
 
-    (one,) = opened(base=BaseCommit("9" * 40, "main")).specs
+    (one,) = opened(BaseCommit("9" * 40, "main")).specs
     assert "main, commit 999999999999, can't be read" in one.recordings_uncompared
-    (one,) = opened(base_problem="the event does not name it").specs
+    (one,) = opened(problem="the event does not name it").specs
     assert one.recordings_uncompared == "the event does not name it"
-    (one,) = opened(base=BaseCommit(made.base, "main", incomplete="only this push was compared")).specs
+    (one,) = opened(BaseCommit(made.base, "main", incomplete="only this push was compared")).specs
     assert one.recordings_uncompared == "only this push was compared"
-    for known in (opened(base=BaseCommit(made.base, "main")), opened()):
+    for known in (opened(BaseCommit(made.base, "main")), opened()):
         assert known.specs[0].recordings_uncompared == ""

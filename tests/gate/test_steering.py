@@ -10,8 +10,9 @@ from support.repositories import make_change
 
 from keystone_action.gate import base_commit
 from keystone_action.gate.base_commit import BaseCommit
+from keystone_action.gate.change_base import ChangeBase
 from keystone_action.gate.compare import gated_specs
-from keystone_action.gate.options import GatedOptions
+from keystone_action.options.model import Options
 
 SPEC = """
 version: 1
@@ -36,7 +37,7 @@ def told(tmp_path: Path, change: dict[str, str | None]) -> list[str]:
     made = make_change(tmp_path, BASE, change)
     (tmp_path / "work").mkdir()
     checkout = made.check_out(tmp_path / "work")
-    found = gated_specs(GatedOptions(specs=("evals",), directory=checkout, base=BaseCommit(made.base, "main")))
+    found = gated_specs(Options.of(specs=("evals",), directory=checkout), ChangeBase(BaseCommit(made.base, "main")))
     assert found.changes is not None
     return [text for one in found.changes.specs for text in one.differences]
 

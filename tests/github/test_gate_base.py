@@ -13,9 +13,10 @@ from support.fake_github import FakeGitHub
 from support.fake_runner import EVENTS
 from support.repositories import Change, commit, git, make_change
 
-from keystone_action.compared_with import ComparedWith, compared_with
+from keystone_action.action.bases import find_change_base
+from keystone_action.gate.change_base import ChangeBase
 from keystone_action.gate.workflow_files import WorkflowFile
-from keystone_action.github.inputs import read_settings
+from keystone_action.github.inputs import read_options
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.reader import InputReader
 
@@ -39,7 +40,7 @@ def made(tmp_path: Path) -> Change:
 
 def compared(
     place: Path, github: FakeGitHub, event: str, payload: dict[str, Any] | str, *, token: str = "read-only", **more: str
-) -> ComparedWith:
+) -> ChangeBase:
     """What a step in a checkout is compared with."""
     file = place / "event.json"
     file.write_text(payload if isinstance(payload, str) else json.dumps(payload))
@@ -51,9 +52,9 @@ def compared(
         **more,
     }
     reader = InputReader(environ)
-    settings = read_settings(reader)
+    options = read_options(reader)
     reader.raise_problems()
-    return compared_with(settings, environ, LogCommands(io.StringIO()))
+    return find_change_base(options, environ, LogCommands(io.StringIO()))
 
 
 def pushed(head: str, *, ref: str = "refs/heads/topic", before: str = BEFORE) -> dict[str, Any]:
@@ -81,8 +82,8 @@ def test_what_an_event_proposes_is_compared_with_the_base_that_it_names(tmp_path
     (tmp_path / "checkout").mkdir()
     payload = json.loads((EVENTS / f"{fixture}.json").read_text())
     found = compared(tmp_path, github, event, payload)
-    assert found.base is not None
-    assert (found.base.sha, found.base.name, found.base_problem) == (BEFORE, name, "")
+    assert found.commit is not None
+    assert (found.commit.sha, found.commit.name, found.problem) == (BEFORE, name, "")
 
 
 @pytest.mark.parametrize(
@@ -103,23 +104,27 @@ def test_an_event_without_a_base_says_why_where_it_should_have_one(tmp_path, git
     (tmp_path / "checkout").mkdir()
     payload = json.loads((EVENTS / f"{event}.json").read_text())
     found = compared(tmp_path, github, event, more if isinstance(more, str) else payload | more)
-    assert (found.base, found.base_problem) == (None, problem)
+    assert (found.commit, found.problem) == (None, problem)
 
 
 @pytest.mark.parametrize("before", [BEFORE, "0" * 40])
 def test_all_pushes_to_a_branch_are_compared_with_where_it_left(tmp_path, github, made, before) -> None:
     github.state.merge_bases = {("main", made.head): ELSEWHERE}
     found = compared(checkout(tmp_path, made), github, "push", pushed(made.head, before=before))
-    assert found.base is not None
-    assert (found.base.sha, found.base.name, found.base.incomplete) == (ELSEWHERE, "where this branch left main", "")
-    assert found.base_problem == ""
+    assert found.commit is not None
+    assert (found.commit.sha, found.commit.name, found.commit.incomplete) == (
+        ELSEWHERE,
+        "where this branch left main",
+        "",
+    )
+    assert found.problem == ""
 
 
 @pytest.mark.parametrize("ref", ["refs/heads/main", "refs/tags/v1"])
 def test_pushes_to_the_default_branch_are_compared_with_the_commit_before(tmp_path, github, made, ref) -> None:
     found = compared(checkout(tmp_path, made), github, "push", pushed(made.head, ref=ref))
-    assert found.base is not None
-    assert (found.base.sha, found.base.name, found.base.incomplete) == (BEFORE, "the commit before this push", "")
+    assert found.commit is not None
+    assert (found.commit.sha, found.commit.name, found.commit.incomplete) == (BEFORE, "the commit before this push", "")
     assert github.calls() == []
 
 
@@ -128,10 +133,10 @@ def test_a_branch_that_the_default_one_holds_changes_only_itself(tmp_path, githu
     github.state.merge_bases = {("main", made.head): made.head}
     place = checkout(tmp_path, made)
     found = compared(place, github, "push", pushed(made.head))
-    assert found.base is not None
-    assert (found.base.sha, found.base.incomplete) == (BEFORE, "")
+    assert found.commit is not None
+    assert (found.commit.sha, found.commit.incomplete) == (BEFORE, "")
     new = compared(place, github, "push", pushed(made.head, before="0" * 40))
-    assert (new.base, new.base_problem) == (None, "")
+    assert (new.commit, new.problem) == (None, "")
 
 
 @pytest.mark.parametrize("branch", ["topic", "main"])
@@ -141,8 +146,8 @@ def test_a_run_that_was_started_by_hand_is_compared_as_a_push_is(tmp_path, githu
     payload = json.loads((EVENTS / "workflow_dispatch.json").read_text()) | {"ref": f"refs/heads/{branch}"}
     more = {"GITHUB_SHA": made.head, "GITHUB_REF": f"refs/heads/{branch}"}
     found = compared(checkout(tmp_path, made), github, "workflow_dispatch", payload, **more)
-    assert (found.base.sha if found.base else None) == (ELSEWHERE if branch == "topic" else None)
-    assert found.base_problem == ""
+    assert (found.commit.sha if found.commit else None) == (ELSEWHERE if branch == "topic" else None)
+    assert found.problem == ""
 
 
 @pytest.mark.parametrize(
@@ -184,37 +189,37 @@ def test_what_is_not_known_is_said_and_breaks_nothing(tmp_path, github, made, fa
     github.fault("GET", f"/compare/main...{made.head}", **fault)
     place = checkout(tmp_path, made)
     found = compared(place, github, "push", pushed(made.head))
-    assert found.base is not None
-    assert found.base.sha == BEFORE
-    assert found.base.incomplete.startswith(
+    assert found.commit is not None
+    assert found.commit.sha == BEFORE
+    assert found.commit.incomplete.startswith(
         "only this push was compared, not those before it: where this branch left main is not known ("
     )
-    assert why in found.base.incomplete
+    assert why in found.commit.incomplete
 
 
 def test_without_a_commit_before_or_for_the_specs_that_run_nothing_else_will_do(tmp_path, github, made) -> None:
     """With the commit before, the specs that run could be those that an earlier push of this branch weakened."""
     place, unknown = checkout(tmp_path, made), "where this branch left main is not known"
     new = compared(place, github, "push", pushed(made.head, before="0" * 40))
-    assert (new.base, new.base_problem.startswith(unknown)) == (None, True)
+    assert (new.commit, new.problem.startswith(unknown)) == (None, True)
     found = compared(place, github, "push", pushed(made.head), **{"INPUT_SPEC-FROM": "base"})
-    assert (found.base, found.base_problem.startswith(unknown)) == (None, True)
+    assert (found.commit, found.problem.startswith(unknown)) == (None, True)
 
 
 @pytest.mark.parametrize("token", ["read-only", "none"])
 def test_a_whole_checkout_knows_it_without_github(tmp_path, github, made, token) -> None:
     found = compared(checkout(tmp_path, made, depth=None), github, "push", pushed(made.head), token=token)
-    assert found.base is not None
-    assert (found.base.sha, found.base.incomplete) == (made.base, "")
+    assert found.commit is not None
+    assert (found.commit.sha, found.commit.incomplete) == (made.base, "")
     assert bool(github.calls()) == (token != "none")
 
 
 def test_without_a_token_github_is_not_asked(tmp_path, github, made) -> None:
     github.state.merge_bases = {("main", made.head): ELSEWHERE}
     found = compared(checkout(tmp_path, made), github, "push", pushed(made.head), token="none")
-    assert found.base is not None
-    assert (found.base.sha, github.calls()) == (BEFORE, [])
-    assert found.base.incomplete.endswith(
+    assert found.commit is not None
+    assert (found.commit.sha, github.calls()) == (BEFORE, [])
+    assert found.commit.incomplete.endswith(
         "where this branch left main is not known (GitHub was not asked, since the input github-token is empty);"
         " `fetch-depth: 0` tells it too"
     )
@@ -258,7 +263,7 @@ def test_a_pull_request_is_compared_with_what_its_merge_was_made_on(
     payload["pull_request"]["head"]["sha"] = made.head
     sha = {"merge": merge, "head": merge, "other merge": ELSEWHERE}[out]
     found = compared(tmp_path, github, event, payload, GITHUB_SHA=newer if event.endswith("target") else sha)
-    assert found.base is not None
-    assert found.base.sha == {"newer": newer, "event": made.base}[expected]
-    assert found.base.name == "the pull request's base main"
+    assert found.commit is not None
+    assert found.commit.sha == {"newer": newer, "event": made.base}[expected]
+    assert found.commit.name == "the pull request's base main"
     assert github.calls() == []

@@ -12,38 +12,52 @@ from support.certificates import make_certificate
 from support.workflow_expressions import interpolate
 
 from keystone_action.errors import UsageError
-from keystone_action.github.inputs import Settings, read_settings
+from keystone_action.github.inputs import read_options
 from keystone_action.github.outputs import output_values, planned_values
 from keystone_action.github.reader import InputReader, variable
+from keystone_action.options.model import Options
 from keystone_action.scoring.results import RunResult
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text())
 
 
-def settings(workspace: Path, inputs: dict[str, str] | None = None, **environ: str) -> Settings:
+def read(environ: dict[str, str]) -> Options:
+    reader = InputReader(environ)
+    found = read_options(reader)
+    reader.unknown()
+    reader.raise_problems()
+    return found
+
+
+def options(workspace: Path, inputs: dict[str, str] | None = None, **environ: str) -> Options:
     given = {variable(name): value for name, value in (inputs or {}).items()}
-    return Settings.from_environ({"GITHUB_WORKSPACE": str(workspace), **environ, **given})
+    return read({"GITHUB_WORKSPACE": str(workspace), **environ, **given})
 
 
 def refusal(workspace: Path, inputs: dict[str, str], **environ: str) -> UsageError:
     with pytest.raises(UsageError) as caught:
-        settings(workspace, inputs, **environ)
+        options(workspace, inputs, **environ)
     return caught.value
 
 
 def test_nothing_set_gives_the_defaults(tmp_path: Path) -> None:
-    found = settings(tmp_path)
-    assert found.specs == ("keystone.yaml", "keystone.yml", "evals/**")
-    assert found.directory == found.workspace == tmp_path.resolve()
-    assert found.output_dir == tmp_path.resolve() / "keystone-results"
-    assert (found.annotations, found.summary, found.fail_on, found.comment) == (9, True, "threshold", "auto")
+    found = options(tmp_path)
+    assert found.cells.specs == ("keystone.yaml", "keystone.yml", "evals/**")
+    assert found.caller.directory == found.caller.workspace == tmp_path.resolve()
+    assert found.reports.folder == tmp_path.resolve() / "keystone-results"
+    assert (
+        found.reports.annotations,
+        found.reports.job_summary,
+        found.verdict.fail_on,
+        found.pull_request.comment,
+    ) == (9, True, "threshold", "auto")
 
 
 def test_everything_set_is_read(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "temp").mkdir()
-    found = settings(
+    found = options(
         tmp_path,
         {
             "spec": " a.yaml \n b,c ,\n",
@@ -78,13 +92,12 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
             "github-token": "ghs_secret",
         },
         RUNNER_TEMP=str(tmp_path / "temp"),
-        RUNNER_DEBUG="1",
     )
     root = tmp_path.resolve()
-    assert found == Settings(
+    assert found == Options.of(
         workspace=root,
         directory=root / "sub",
-        output_dir=root / "sub" / "out",
+        output=root / "sub" / "out",
         specs=("a.yaml", "b", "c"),
         threshold=0.85,
         replicas=3,
@@ -102,7 +115,7 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         status_context="my gate",
         allow_pull_request_target=True,
         annotations=0,
-        summary=False,
+        job_summary=False,
         judge_fast="anthropic:a",
         judge_strong="openai:b",
         env=("DB_PASSWORD", "API_KEY"),
@@ -113,7 +126,6 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         registry_password="hunter22",
         docker_network="github_network_0123",
         github_token="ghs_secret",
-        verbose=True,
     )
     assert "ghs_secret" not in repr(found)
     assert "hunter22" not in repr(found)
@@ -132,7 +144,7 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("replicas", "0", "a whole number from 1"),
         ("replicas", "2.0", "a whole number from 1"),
         ("replicas", "٣", "a whole number from 1"),
-        ("max-concurrency", "9999", "a whole number from 1 to 1024"),
+        ("max-concurrency", "9999", "a whole number from 1 to 1,024"),
         ("annotations", "-1", "a whole number from 0 to 50"),
         ("annotations", "51", "a whole number from 0 to 50"),
         ("fail-on-skipped", "yes", "true or false"),
@@ -146,7 +158,7 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("registry-mirror", "mirror", "a registry"),
         ("registry-mirror", "https://", "a registry"),
         ("registry-mirror", "ftp://mirror.example", "a registry"),
-        ("registry-mirror", "ada@mirror.example", "no user in it"),
+        ("registry-mirror", "ada@mirror.example", "a registry without a user"),
         ("registry-username", "ada", "registry-password is not set"),
         ("registry-password", "hunter22", "registry-username is not set"),
         ("docker-network", "host", "a network of the job's own"),
@@ -156,7 +168,7 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("mode", "comment", "input results is not set; expected the one folder"),
         ("mode", "plan", "input shards is not set; expected how many jobs"),
         ("mode", "merge", "input results is not set; expected the folder"),
-        ("shards", "0", "a whole number from 1 to 256"),
+        ("shards", "0", "a whole number from 1 to"),
         ("shards", "257", "a whole number from 1 to 256"),
         ("shards", "3", "nothing unless mode is plan"),
         ("results", "downloaded", "nothing unless mode is merge or comment"),
@@ -185,9 +197,9 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("output-dir", "README.md", "a folder; there is a file of that name"),
         ("output-dir", "README.md/results", "a folder; there is a file of that name"),
         ("cache-dir", "../elsewhere", "inside of the workspace"),
-        ("max-cost-usd", "-1", "a number from 0 to 1e+09"),
-        ("max-cost-usd", "$5", "a number from 0 to 1e+09"),
-        ("max-cost-usd", "nan", "a number from 0 to 1e+09"),
+        ("max-cost-usd", "-1", "a number from 0 to 1,000,000,000"),
+        ("max-cost-usd", "$5", "a number from 0 to 1,000,000,000"),
+        ("max-cost-usd", "nan", "a number from 0 to 1,000,000,000"),
         ("mode", "x" * 101, f"is '{'x' * 100}…'; expected"),
         ("working-directory", "missing", "a directory that exists"),
         ("working-directory", "..", "inside of the workspace"),
@@ -212,8 +224,8 @@ def test_results_that_are_there_already_are_refused_by_the_name_of_the_input(tmp
     assert "input output-dir is 'keystone-results'; expected a folder without results" in message
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / ".gitignore").write_text("*")
-    assert settings(tmp_path, {"output-dir": "other"}).output_dir == tmp_path / "other"
-    assert settings(tmp_path, {"mode": "plan", "shards": "2"}).mode == "plan"
+    assert options(tmp_path, {"output-dir": "other"}).reports.folder == tmp_path / "other"
+    assert options(tmp_path, {"mode": "plan", "shards": "2"}).jobs.mode == "plan"
 
 
 @pytest.mark.parametrize(
@@ -237,9 +249,9 @@ def test_a_link_out_of_the_workspace_is_refused(tmp_path: Path) -> None:
 
 
 def test_money(tmp_path: Path) -> None:
-    assert settings(tmp_path, {}).max_cost_usd is None
-    assert settings(tmp_path, {"max-cost-usd": "0.50"}).max_cost_usd == 0.5
-    assert settings(tmp_path, {"max-cost-usd": "0"}).max_cost_usd == 0
+    assert options(tmp_path, {}).running.max_cost_usd is None
+    assert options(tmp_path, {"max-cost-usd": "0.50"}).running.max_cost_usd == 0.5
+    assert options(tmp_path, {"max-cost-usd": "0"}).running.max_cost_usd == 0
 
 
 def test_all_mistakes_are_said_at_once(tmp_path: Path) -> None:
@@ -256,17 +268,17 @@ def test_a_secret_is_not_repeated(tmp_path: Path) -> None:
 
 
 def test_a_job_that_plans(tmp_path: Path) -> None:
-    found = settings(tmp_path, {"mode": "plan", "shards": "3", "replicas": "2"})
-    assert (found.mode, found.shards, found.replicas, found.results) == ("plan", 3, 2, ())
+    found = options(tmp_path, {"mode": "plan", "shards": "3", "replicas": "2"})
+    assert (found.jobs.mode, found.jobs.shards, found.cells.replicas, found.jobs.results) == ("plan", 3, 2, ())
 
 
 def test_a_job_that_joins(tmp_path: Path) -> None:
     (tmp_path / "temp").mkdir()
     inputs = {"mode": "merge", "results": "shards\nmore, ../temp/other", "working-directory": "sub"}
     (tmp_path / "sub").mkdir()
-    found = settings(tmp_path, inputs, RUNNER_TEMP=str(tmp_path / "temp"))
+    found = options(tmp_path, inputs, RUNNER_TEMP=str(tmp_path / "temp"))
     root = tmp_path.resolve()
-    assert found.results == (root / "sub" / "shards", root / "sub" / "more", root / "temp" / "other")
+    assert found.jobs.results == (root / "sub" / "shards", root / "sub" / "more", root / "temp" / "other")
 
 
 @pytest.mark.parametrize("mode", [{"mode": "plan", "shards": "3"}, {"mode": "merge", "results": "shards"}])
@@ -277,7 +289,7 @@ def test_a_shard_is_for_jobs_that_run(tmp_path: Path, mode: dict[str, str]) -> N
 @pytest.mark.parametrize("environ", [{}, {"GITHUB_WORKSPACE": "/does/not/exist"}])
 def test_without_a_workspace_there_is_no_step(environ: dict[str, str]) -> None:
     with pytest.raises(UsageError, match="GITHUB_WORKSPACE"):
-        Settings.from_environ(environ)
+        read(environ)
 
 
 @pytest.mark.parametrize("misspelt", ["fail_on_skipped", "threshhold", "max_cost_usd", "output-dirs"])
@@ -286,39 +298,41 @@ def test_a_misspelt_input_is_refused(tmp_path: Path, misspelt: str) -> None:
 
 
 def test_an_unrelated_variable_only_warns(tmp_path: Path) -> None:
-    found = settings(tmp_path, {"quartz": "1", "entrypoint": "/x", "args": "y"}, INPUT_EMPTY="")
-    assert found.warnings == ("there is no input quartz; it has no effect",)
+    given = {"INPUT_QUARTZ": "1", "INPUT_ENTRYPOINT": "/x", "INPUT_ARGS": "y", "INPUT_EMPTY": ""}
+    reader = InputReader({"GITHUB_WORKSPACE": str(tmp_path), **given})
+    read_options(reader)
+    assert reader.unknown() == ("there is no input quartz; it has no effect",)
 
 
 def test_the_status_has_a_name_unless_it_is_empty(tmp_path: Path) -> None:
-    assert settings(tmp_path, GITHUB_JOB="evaluate").status_context == "keystone/evaluate"
-    assert settings(tmp_path, {"status-context": "my gate"}, GITHUB_JOB="evaluate").status_context == "my gate"
-    assert settings(tmp_path, {"status-context": " "}, GITHUB_JOB="evaluate").status_context == ""
+    named = (({}, "keystone/evaluate"), ({"status-context": "my gate"}, "my gate"), ({"status-context": " "}, ""))
+    for inputs, name in named:
+        assert options(tmp_path, inputs, GITHUB_JOB="evaluate").pull_request.status_context == name
 
 
 def test_a_job_that_comments(tmp_path: Path) -> None:
     inputs = {"mode": "comment", "results": "downloaded", "comment": "on-failure", "comment-key": "mine"}
-    found = settings(tmp_path, inputs)
-    assert (found.mode, found.results) == ("comment", (tmp_path.resolve() / "downloaded",))
-    assert (found.comment, found.comment_key) == ("on-failure", "mine")
+    found = options(tmp_path, inputs)
+    assert (found.jobs.mode, found.jobs.results) == ("comment", (tmp_path.resolve() / "downloaded",))
+    assert (found.pull_request.comment, found.pull_request.comment_key) == ("on-failure", "mine")
     assert "the one folder" in refusal(tmp_path, {**inputs, "results": "a, b"}).message
 
 
 def test_certificates_are_read_before_anything_runs(tmp_path: Path) -> None:
     make_certificate(tmp_path)
-    pem = settings(tmp_path, {"ca-bundle": "certificate.pem"}).ca_bundle
+    pem = options(tmp_path, {"ca-bundle": "certificate.pem"}).pull_request.ca_bundle
     assert pem is not None
     assert pem.startswith("-----BEGIN CERTIFICATE-----")
-    assert settings(tmp_path, {"ca-bundle": pem}).ca_bundle == pem
+    assert options(tmp_path, {"ca-bundle": pem}).pull_request.ca_bundle == pem
 
 
 def test_params_on_one_line(tmp_path: Path) -> None:
-    assert settings(tmp_path, {"params": "a=1,2, b=x=y,c="}).params == {"a": "1,2", "b": "x=y", "c": ""}
+    assert options(tmp_path, {"params": "a=1,2, b=x=y,c="}).cells.params == {"a": "1,2", "b": "x=y", "c": ""}
 
 
 def test_action_yml_declares_exactly_what_is_read() -> None:
     reader = InputReader({"GITHUB_WORKSPACE": str(ROOT)})
-    read_settings(reader)
+    read_options(reader)
     assert set(ACTION["inputs"]) == reader.names
 
 
@@ -333,9 +347,9 @@ def inputs_of_a_job(*, index: int, total: int, job: str = "evaluate") -> dict[st
 
 def test_jobs_of_one_workflow_have_a_comment_and_a_status_each_by_default(tmp_path: Path) -> None:
     jobs = [(0, 1, "evaluate"), (0, 1, "other"), (0, 2, "models"), (1, 2, "models")]
-    found = [settings(tmp_path, inputs_of_a_job(index=index, total=total, job=job)) for index, total, job in jobs]
-    assert len({one.comment_key for one in found}) == len(jobs)
-    assert [one.status_context for one in found] == [
+    found = [options(tmp_path, inputs_of_a_job(index=index, total=total, job=job)) for index, total, job in jobs]
+    assert len({one.pull_request.comment_key for one in found}) == len(jobs)
+    assert [one.pull_request.status_context for one in found] == [
         "keystone/evaluate",
         "keystone/other",
         "keystone/models/0",
@@ -346,7 +360,7 @@ def test_jobs_of_one_workflow_have_a_comment_and_a_status_each_by_default(tmp_pa
 def test_defaults_of_action_yml_are_those_of_the_code(tmp_path: Path) -> None:
     inputs = inputs_of_a_job(index=0, total=1)
     environ = {"GITHUB_JOB": "evaluate", "GITHUB_WORKFLOW_REF": "w", "GITHUB_ACTION": "a"}
-    assert settings(tmp_path, inputs, **environ) == settings(tmp_path, {"github-token": "t"}, **environ)
+    assert options(tmp_path, inputs, **environ) == options(tmp_path, {"github-token": "t"}, **environ)
 
 
 def test_every_input_and_output_is_described() -> None:
@@ -372,18 +386,18 @@ def test_action_yml_declares_exactly_what_is_written(tmp_path: Path) -> None:
 @given(st.dictionaries(st.sampled_from(sorted(ACTION["inputs"])), st.text(max_size=30), max_size=5))
 def test_no_input_breaks_the_reader(inputs: dict[str, str]) -> None:
     try:
-        found: Settings | str = settings(ROOT, inputs)
+        found: Options | str = options(ROOT, inputs)
     except UsageError as error:
         found = error.message
-    assert "input" in found if isinstance(found, str) else found.output_dir.is_relative_to(ROOT)
+    assert "input" in found if isinstance(found, str) else found.reports.folder.is_relative_to(ROOT)
 
 
 def test_each_path_of_a_list_may_begin_with_the_runners_name_of_the_workspace(tmp_path: Path) -> None:
     """It translates the first one only."""
     there = {"RUNNER_WORKSPACE": "/srv/checkouts/agents", "GITHUB_REPOSITORY": "octo/agents"}
     lines = f"{tmp_path}/a.yaml, /srv/checkouts/agents/agents/b.yaml\n/srv/checkouts/agents/agentsmith/c.yaml"
-    found = settings(tmp_path, {"spec": lines}, **there)
-    assert found.specs == (f"{tmp_path}/a.yaml", f"{tmp_path}/b.yaml", "/srv/checkouts/agents/agentsmith/c.yaml")
+    found = options(tmp_path, {"spec": lines}, **there)
+    assert found.cells.specs == (f"{tmp_path}/a.yaml", f"{tmp_path}/b.yaml", "/srv/checkouts/agents/agentsmith/c.yaml")
 
 
 def test_where_a_path_may_lie_is_said_in_full(tmp_path: Path) -> None:

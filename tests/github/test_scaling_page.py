@@ -11,7 +11,7 @@ import pytest
 from support.fake_runner import ROOT
 from support.workflow_play import SUITE, Played, Player
 
-from keystone_action.shards import MAX_JOBS
+from keystone_action.runs import MAX_JOBS
 from tools.readme_workflow import workflow
 
 pytestmark = pytest.mark.command

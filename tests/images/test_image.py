@@ -279,7 +279,7 @@ def test_what_is_in_it(inside: Inside) -> None:
     assert inside("git init -q /tmp/r && chown -R 4321 /tmp/r && git -C /tmp/r status").returncode == 0
     assert inside("apt-get check").returncode == 0
     assert inside("find /opt/keystone/lib/keystone_action -name '*.pyc' | grep -q .").returncode == 0
-    assert inside("/opt/keystone/bin/python -c 'import keystone_action.evaluate'").returncode == 0
+    assert inside("/opt/keystone/bin/python -c 'import keystone_action.runner.run'").returncode == 0
 
 
 @pytest.mark.parametrize(

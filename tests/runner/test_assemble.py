@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from support.repositories import commit, git
 
+from keystone_action.options.model import Options
 from keystone_action.runner.assemble import WATCHED_DISK, git_sha, sandbox_of
-from keystone_action.runner.options import RunOptions
 
 
 def committed(directory: Path) -> str:
@@ -23,15 +23,15 @@ def test_the_commit_is_the_one_of_the_directory(tmp_path: Path, monkeypatch: pyt
     """Our own environment says nothing of it, as it says nothing in our other calls of git."""
     here, _ = committed(tmp_path / "here"), committed(tmp_path / "elsewhere")
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere" / ".git"))
-    assert git_sha(RunOptions(specs=(), directory=tmp_path / "here")) == here
-    assert git_sha(RunOptions(specs=(), directory=tmp_path)) is None
-    assert git_sha(RunOptions(specs=(), directory=tmp_path / "here", environ={"GITHUB_SHA": "5" * 40})) == "5" * 40
+    assert git_sha(Options.of(specs=(), directory=tmp_path / "here")) == here
+    assert git_sha(Options.of(specs=(), directory=tmp_path)) is None
+    assert git_sha(Options.of(specs=(), directory=tmp_path / "here", environ={"GITHUB_SHA": "5" * 40})) == "5" * 40
 
 
 def test_what_this_process_cannot_do_is_said_of_each_sandbox(tmp_path: Path) -> None:
     """It goes into the journal, so a run that is resumed elsewhere says it too."""
     assembly: Any = SimpleNamespace(
-        options=RunOptions(specs=(), directory=tmp_path, not_enforced=("secrets stay readable",)),
+        options=Options.of(specs=(), directory=tmp_path, not_enforced=("secrets stay readable",)),
         sandbox=SimpleNamespace(isolation=("user",), not_enforced=("no Landlock",)),
         facilities=SimpleNamespace(images={"boxed": "image"}),
         specs=(),

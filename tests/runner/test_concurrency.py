@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.check_types import TYPES
 
+from keystone_action.options.model import Options
 from keystone_action.plan import Selection, plan
-from keystone_action.runner.options import RunOptions
 from keystone_action.runner.sharing.concurrency import Company, company
 from keystone_action.spec.loading.loader import load
 
@@ -31,7 +31,7 @@ def found(tmp_path: Path) -> Callable[..., list[Company]]:
         for path, (replicas, most) in zip(paths, specs, strict=True):
             path.write_text(SPEC.format(path.name.split(".")[0], replicas, most))
         planned = plan([load(path, TYPES) for path in paths], Selection(params={}))
-        options = RunOptions(specs=(), directory=tmp_path, max_concurrency=at_once)
+        options = Options.of(specs=(), directory=tmp_path, max_concurrency=at_once)
         return list(company(options, planned).values())
 
     return of

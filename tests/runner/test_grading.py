@@ -11,6 +11,7 @@ from support.sample_parts import cell, check
 
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.options.model import Options
 from keystone_action.runner.cell.grading import (
     agent_note,
     certain_failure,
@@ -20,7 +21,6 @@ from keystone_action.runner.cell.grading import (
     unreadable,
     verdict_of,
 )
-from keystone_action.runner.options import RunOptions
 from keystone_action.scoring.results import ForbiddenResult, TraceInfo
 from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.agents import CommandAgent, NoneAgent
@@ -141,19 +141,19 @@ def loaded(tmp_path: Path) -> LoadedSpec:
 def test_with_fail_on_stale_a_pass_by_such_a_replay_fails(
     loaded: LoadedSpec, tmp_path: Path, trace: TraceInfo, reason: str
 ) -> None:
-    strict = RunOptions(specs=(), directory=tmp_path, fail_on_stale=True)
+    strict = Options.of(specs=(), directory=tmp_path, fail_on_stale=True)
     found = verdict_of([check("a")], loaded, strict, trace)
     assert (found.verdict, found.composite, found.reason) == ("fail", 1.0, reason)
     passed = replace(cell("small.r0", check("a")), trace=trace)
     assert not is_earned(passed, loaded, strict)
-    lenient = replace(strict, fail_on_stale=False)
+    lenient = strict.having(fail_on_stale=False)
     assert verdict_of([check("a")], loaded, lenient, trace).verdict == "pass"
     assert is_earned(passed, loaded, lenient)
 
 
 @pytest.mark.parametrize("trace", [TraceInfo(), TraceInfo("gateway", "exact"), TraceInfo("agent")])
 def test_with_fail_on_stale_all_else_is_as_ever(loaded: LoadedSpec, tmp_path: Path, trace: TraceInfo) -> None:
-    strict = RunOptions(specs=(), directory=tmp_path, fail_on_stale=True)
+    strict = Options.of(specs=(), directory=tmp_path, fail_on_stale=True)
     assert verdict_of([check("a")], loaded, strict, trace).verdict == "pass"
 
 
@@ -161,7 +161,7 @@ def test_with_fail_on_stale_all_else_is_as_ever(loaded: LoadedSpec, tmp_path: Pa
 def test_fail_on_stale_makes_no_error_a_failure_and_hides_no_reason(
     loaded: LoadedSpec, tmp_path: Path, trace: TraceInfo
 ) -> None:
-    strict = RunOptions(specs=(), directory=tmp_path, fail_on_stale=True)
+    strict = Options.of(specs=(), directory=tmp_path, fail_on_stale=True)
     broken = verdict_of([check("a", "error", message="no such table")], loaded, strict, trace)
     assert (broken.verdict, broken.composite) == ("error", None)
     assert "no such table" in broken.reason

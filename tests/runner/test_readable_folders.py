@@ -9,7 +9,7 @@ import pytest
 
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.options import RunOptions
+from keystone_action.options.model import Options
 from keystone_action.runner.readable_folders import readable_folders
 from keystone_action.spec.loading.loader import load
 
@@ -45,7 +45,7 @@ def readable(machine: Path, folder: str) -> tuple[Path, ...]:
         "RUNNER_TEMP": str(machine / "runner"),
         "GOOGLE_APPLICATION_CREDENTIALS": str(machine / "keys"),
     }
-    return readable_folders(load(spec, CheckTypes()), RunOptions(specs=(), directory=checkout, environ=environ))
+    return readable_folders(load(spec, CheckTypes()), Options.of(specs=(), directory=checkout, environ=environ))
 
 
 @pytest.mark.parametrize(

@@ -17,11 +17,11 @@ from keystone_action.dialects.known import DIALECTS
 from keystone_action.evidence.model import Address, AgentRun, Database, Evidence, RequestLog
 from keystone_action.invariants.check import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.options.model import Options
 from keystone_action.plan import Selection, plan
 from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.runner.cell.running_cell import CellUnderWay
 from keystone_action.runner.engine import Facilities
-from keystone_action.runner.options import RunOptions
 from keystone_action.runner.roots import Roots
 from keystone_action.runner.script_helpers import Host
 from keystone_action.runner.sharing.service_pool import nothing
@@ -127,7 +127,7 @@ async def cell_under_way(
     changed = {"resources": resources, **({} if invariants is None else {"invariants": invariants})}
     loaded = replace(small, directory=directory, spec=small.spec.model_copy(update=changed))
     run = RunUnderWay(
-        options=RunOptions(specs=(), directory=directory),
+        options=Options.of(specs=(), directory=directory),
         progress=cast(Any, None),
         specs=[loaded],
         planned=plan([loaded], Selection(params={})),

@@ -12,19 +12,24 @@ import hashlib
 import os
 import pickle
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from keystone_action.evaluate import Evaluation
-    from keystone_action.gate.options import GatedOptions
-    from keystone_action.runner.options import Progress
+    from keystone_action.gate.change_base import ChangeBase
+    from keystone_action.options.model import Options
+    from keystone_action.runner.progress import Progress
+    from keystone_action.runs import Evaluation
 
-_OF_ONE_STEP = {"directory", "environ", "output", "run_id", "scratch", "summary", "dialects"}
+_OF_ONE_STEP = {"directory", "workspace", "environ", "output", "run_id", "scratch", "summary_copy", "dialects"}
 """Options that differ between any two steps; besides the formats of specs, which none of these differ in."""
+_TOLD = {"pull_request", "jobs"}
+"""Groups of options that only what is told of a run depends on."""
+_SHOWN = {"job_summary", "summary_template", "annotations", "format"}
+"""Further options of that kind."""
 
 
 @dataclass
@@ -35,17 +40,17 @@ class _Kept:
     told: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
 
-    def again(self, options: GatedOptions, progress: Progress) -> Evaluation:
+    def again(self, options: Options, progress: Progress) -> Evaluation:
         for name, words, named in self.told:
             getattr(progress, name)(*words, **named)
-        assert options.output is not None
-        assert options.run_id is not None
+        assert options.reports.output is not None
+        assert options.caller.run_id is not None
         for place, content in self.files.items():
-            path = options.output / place
+            path = options.reports.output / place
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(content.replace(self.result.run.run_id.encode(), options.run_id.encode()))
-        run = replace(self.result.run, run_id=options.run_id)
-        return replace(self.result, run=run, directory=options.output)
+            path.write_bytes(content.replace(self.result.run.run_id.encode(), options.caller.run_id.encode()))
+        run = replace(self.result.run, run_id=options.caller.run_id)
+        return replace(self.result, run=run, directory=options.reports.output)
 
 
 class _Listener:
@@ -66,14 +71,14 @@ class _Listener:
 class KeptRuns:
     """An `Evaluate` before another one. place: a directory that all workers share."""
 
-    def __init__(self, place: Path, evaluate: Callable[[GatedOptions, Progress], Evaluation]) -> None:
+    def __init__(self, place: Path, evaluate: Callable[[Options, ChangeBase, Progress], Evaluation]) -> None:
         self._place = place
         self._evaluate = evaluate
 
-    def __call__(self, options: GatedOptions, progress: Progress) -> Evaluation:
-        kind = _kind(options)
+    def __call__(self, options: Options, base: ChangeBase, progress: Progress) -> Evaluation:
+        kind = _kind(options, base)
         if kind is None:
-            return self._evaluate(options, progress)
+            return self._evaluate(options, base, progress)
         kept = self._place / kind
         with kept.with_suffix(".lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -81,27 +86,29 @@ class KeptRuns:
                 found: _Kept = pickle.loads(kept.read_bytes())
                 return found.again(options, progress)
             listener = _Listener(progress)
-            result = self._evaluate(options, listener)
+            result = self._evaluate(options, base, listener)
             files = {str(path.relative_to(result.directory)): path.read_bytes() for path in _files(result.directory)}
             kept.write_bytes(pickle.dumps(_Kept(result, listener.told, files)))
         return result
 
 
-def _kind(options: GatedOptions) -> str | None:
+def _kind(options: Options, change: ChangeBase) -> str | None:
     """None for a run that depends on more than its options and what is below its directory."""
-    directory, base = options.directory, options.base
+    directory, base = options.caller.directory, change.commit
     checkouts = [folder for folder in (directory, *directory.parents) if (folder / ".git").exists()]
     is_a_part = base is not None and base.workspace not in (None, directory)
     entries = sorted(directory.rglob("*"))
-    leading = [*(directory / one for one in options.specs), *(path for path in entries if path.is_symlink())]
+    leading = [*(directory / one for one in options.cells.specs), *(path for path in entries if path.is_symlink())]
     leads_out = any(not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(directory)) for path in leading)
-    if checkouts or is_a_part or leads_out or options.resume is not None:
+    if checkouts or is_a_part or leads_out or options.running.resume is not None:
         return None
-    asked = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in _OF_ONE_STEP}
+    groups = [group for name, group in options if name not in _TOLD]
+    asked = {name: value for group in groups for name, value in group if name not in _OF_ONE_STEP | _SHOWN}
+    asked |= {"problem": change.problem, "workflow": change.workflow}
     # In no checkout nothing can be fetched: of the base commit only what is told of it counts.
     asked["base"] = base and (base.sha, base.name, base.incomplete)
     there = {str(path.relative_to(directory)): _entry(path) for path in entries}
-    environ = {name: value for name, value in options.environ.items() if name != "HOME"}
+    environ = {name: value for name, value in options.caller.environ.items() if name != "HOME"}
     text = repr((asked, there, environ)).replace(str(directory), "")
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -151,7 +151,7 @@ async def run_cell(cell: Cell, run: RunUnderWay) -> Attempt:
         internal = f"internal error: {type(error).__name__}: {error} (see internal-error.log)"
         result = _error(under_way, files, machine_shortage(error) or internal)
     finally:
-        if not run.options.keep:
+        if not run.options.running.keep:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(under_way.roots.remove)
     return Attempt(result, under_way.rerun)

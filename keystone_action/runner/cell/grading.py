@@ -14,8 +14,8 @@ from keystone_action.scoring.results import Stopped
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import Trace
+    from keystone_action.options.model import Options
     from keystone_action.runner.cell.running_cell import GradedCheck
-    from keystone_action.runner.options import RunOptions
     from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, TraceInfo
     from keystone_action.spec.loading.loader import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
@@ -56,7 +56,7 @@ def violation(results: Sequence[ForbiddenResult]) -> str:
 def verdict_of(
     results: Sequence[InvariantResult],
     loaded: LoadedSpec,
-    options: RunOptions,
+    options: Options,
     trace: TraceInfo,
     forced_zero: str = "",
 ) -> Grade:
@@ -65,12 +65,12 @@ def verdict_of(
     scoring = loaded.spec.scoring
     graded = grade(
         results,
-        threshold=scoring.pass_threshold if options.threshold is None else options.threshold,
-        fail_on_skipped=scoring.fail_on_skipped or options.fail_on_skipped,
+        threshold=scoring.pass_threshold if options.verdict.threshold is None else options.verdict.threshold,
+        fail_on_skipped=scoring.fail_on_skipped or options.verdict.fail_on_skipped,
         forced_zero=forced_zero or only_gates(loaded),
-        every_check=loaded.every_check_decides and options.threshold is None,
+        every_check=loaded.every_check_decides and options.verdict.threshold is None,
     )
-    if options.fail_on_stale and graded.verdict == "pass" and (why := misfit(trace)):
+    if options.verdict.fail_on_stale and graded.verdict == "pass" and (why := misfit(trace)):
         return replace(graded, verdict="fail", reason=why)
     return graded
 
@@ -83,7 +83,7 @@ def certain_failure(results: Sequence[InvariantResult], forbidden: Sequence[Forb
     return found if is_certain else None
 
 
-def is_earned(cell: CellResult, loaded: LoadedSpec, options: RunOptions) -> bool:
+def is_earned(cell: CellResult, loaded: LoadedSpec, options: Options) -> bool:
     """Whether a cell that is said to have passed does so by its checks."""
     if cell.verdict != "pass":
         return True

@@ -48,10 +48,10 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
     filled = under_way.fill(gateway)
     configuration = configure(
         filled,
-        options.environ,
+        options.caller.environ,
         needed=_needed(under_way, filled),
         denied_egress=under_way.spec.egress.default == "deny",
-        no_secrets_reason=options.no_secrets_reason,
+        no_secrets_reason=options.caller.no_secrets_reason,
     )
     under_way.budget_spent = asyncio.Event()
     if gateway.mode != "live":

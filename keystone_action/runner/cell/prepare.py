@@ -135,7 +135,7 @@ def _names(under_way: CellUnderWay) -> dict[str, Any]:
 
     `env` is our own environment without GitHub's; that it is used in `agent.env` only is checked by the loader.
     """
-    cell, secrets, environ = under_way.cell, under_way.secrets, under_way.run.options.environ
+    cell, secrets, environ = under_way.cell, under_way.secrets, under_way.run.options.caller.environ
     if secrets.error is not None:
         raise secrets.error
     under_way.notices += secrets.warnings

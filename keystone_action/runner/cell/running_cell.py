@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from keystone_action.agents.environment import agent_environment
 from keystone_action.files.kept_output import write_all
 from keystone_action.files.removal import remove_tree
-from keystone_action.runner.options import gateway_of
 from keystone_action.runner.parts.journal import output_error
+from keystone_action.runner.sharing.gateways import gateway_of
 from keystone_action.runner.started_run import hidden_places
 from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider
 from keystone_action.spec.expressions import interpolate
@@ -205,7 +205,7 @@ class CellUnderWay:
 
     def tell(self, message: str) -> None:
         """Say what it does, to those who asked for all of it."""
-        if self.run.options.verbose:
+        if self.run.options.caller.verbose:
             self.run.progress.detail(self.cell.id, message)
 
     def fill(self, value: Value, **names: str) -> Value:

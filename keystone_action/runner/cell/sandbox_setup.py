@@ -318,7 +318,7 @@ async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes]
     else:
         variables = await _open_container(under_way, await sandboxes)
     under_way.admit(under_way.sandbox)
-    if under_way.run.options.verbose:
+    if under_way.run.options.caller.verbose:
         from keystone_action.runner.cell.running_cell import telling_provider, telling_sandbox
 
         under_way.provider = telling_provider(under_way.provider, under_way.tell, mask)

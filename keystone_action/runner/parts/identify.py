@@ -23,7 +23,6 @@ from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.workspace import TreeDigester, digest_tree
 from keystone_action.invariants.check import Check
 from keystone_action.runner.engine import needs_image
-from keystone_action.runner.options import gateway_of
 from keystone_action.runner.parts.identity import (
     LOCAL,
     Identity,
@@ -36,29 +35,31 @@ from keystone_action.runner.parts.identity import (
 from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.script_helpers import helper_facts
 from keystone_action.runner.secrets import handed_out, is_key
+from keystone_action.runner.sharing.gateways import gateway_of
 from keystone_action.runner.started_run import hidden_places, results_places
 from keystone_action.spec.expressions import ExpressionError, interpolate
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.records import ImageRecord
+    from keystone_action.options.model import Options
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.engine import Facilities
-    from keystone_action.runner.options import RunOptions
     from keystone_action.runner.parts.journal import Journal
     from keystone_action.spec.loading.loader import LoadedSpec
 
 _ENGINE_SECONDS = 5
 
 
-def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | None) -> Identity:
+def run_facts(options: Options, specs: Collection[LoadedSpec], commit: str | None) -> Identity:
     """What is known of a run before anything is read: versions, commit, options that decide, specs, selection."""
-    threshold = "each spec's own" if options.threshold is None else f"{options.threshold:g}"
+    failed = options.earlier.failed_cells
+    threshold = "each spec's own" if options.verdict.threshold is None else f"{options.verdict.threshold:g}"
     selection = {
-        "the filter": options.filter or "",
-        "the tags": ", ".join(sorted(set(options.tags))),
-        "the number of replicas": "each spec's own" if options.replicas is None else str(options.replicas),
-        "the run whose failed cells are run again": options.failed.run_id if options.failed else "",
+        "the filter": options.cells.filter or "",
+        "the tags": ", ".join(sorted(set(options.cells.tags))),
+        "the number of replicas": "each spec's own" if options.cells.replicas is None else str(options.cells.replicas),
+        "the run whose failed cells are run again": failed.run_id if failed else "",
     }
     return Identity(
         {
@@ -66,12 +67,12 @@ def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | 
             "commit": {} if commit is None else {"sha": commit},
             "option": {
                 "the threshold": threshold,
-                "fail-on-skipped": str(options.fail_on_skipped).lower(),
-                "fail-on-stale": str(options.fail_on_stale).lower(),
-                "the agent": options.agent or "each spec's own",
-                "the gateway": options.gateway or "each spec's own",
+                "fail-on-skipped": str(options.verdict.fail_on_skipped).lower(),
+                "fail-on-stale": str(options.verdict.fail_on_stale).lower(),
+                "the agent": options.cells.agent or "each spec's own",
+                "the gateway": options.running.gateway or "each spec's own",
             },
-            "parameter": dict(options.params),
+            "parameter": dict(options.cells.params),
             "spec": {loaded.spec.id: loaded.sha256 for loaded in specs},
             "selection": {name: value for name, value in selection.items() if value},
         }
@@ -82,7 +83,7 @@ def run_facts(options: RunOptions, specs: Collection[LoadedSpec], commit: str | 
 class Reading:
     """Reads what the specs of a run name. directory: the run's results."""
 
-    options: RunOptions
+    options: Options
     directory: Path
     facilities: Facilities
     digester: TreeDigester = field(default_factory=TreeDigester)
@@ -157,7 +158,7 @@ class _Folders:
 
     def helpers(self) -> dict[str, str]:
         """What host scripts can read besides."""
-        loaded, summary = self._loaded, self._reading.options.summary
+        loaded, summary = self._loaded, self._reading.options.reports.summary_copy
         counted = {*self.seen, *loaded.author_files, *loaded.withheld, loaded.path}
         results = [*self._results, *([] if summary is None else [summary])]
         return helper_facts(loaded, self._reading.digester, counted=counted, results=results)
@@ -181,7 +182,7 @@ class _Folders:
         return os.path.relpath(path, self._loaded.directory)
 
 
-def _judges(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, str]]:
+def _judges(loaded: LoadedSpec, options: Options) -> Iterator[tuple[str, str]]:
     """The models behind the names that a spec's checks use."""
     checks = [invariant.check for invariant in loaded.spec.invariants.values()]
     checks += [one.check for scenario in loaded.scenarios for one in scenario.invariants.values()]
@@ -193,13 +194,18 @@ def _judges(loaded: LoadedSpec, options: RunOptions) -> Iterator[tuple[str, str]
 
     for name in sorted({*names, FAST, STRONG} if any("{{" in name for name in names) else names):
         try:
-            model = resolve(name, environ=options.environ, fast=options.judge_fast, strong=options.judge_strong)
+            model = resolve(
+                name,
+                environ=options.caller.environ,
+                fast=options.running.judge_fast,
+                strong=options.running.judge_strong,
+            )
         except JudgeFailed:
             continue  # told by the check
         yield name, f"{model.provider}:{model.name}"
 
 
-def _variables(loaded: LoadedSpec, options: RunOptions, cells: Collection[Cell]) -> dict[str, str]:
+def _variables(loaded: LoadedSpec, options: Options, cells: Collection[Cell]) -> dict[str, str]:
     """What the agent is given of our environment, and where its models are, as digests; a key that is another today
     makes no other run."""
     names = [name for name in handed_out(loaded) if not is_key(name)]
@@ -208,7 +214,7 @@ def _variables(loaded: LoadedSpec, options: RunOptions, cells: Collection[Cell])
         from keystone_action.gateway.upstreams import VARIABLES
 
         names += [VARIABLES[api][1] for api in sorted(apis)]
-    values = {name: options.environ.get(name, "") for name in names}
+    values = {name: options.caller.environ.get(name, "") for name in names}
     return {
         name: hashlib.sha256(f"{name}={value}".encode("utf-8", "surrogateescape")).hexdigest()
         for name, value in values.items()

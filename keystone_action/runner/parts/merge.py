@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action import __version__
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.plan import digest_of
+from keystone_action.runner.assemble import baseline_notice
 from keystone_action.runner.baseline import beside_baseline
-from keystone_action.runner.options import FailOn, RunOptions
 from keystone_action.runner.parts import journal
 from keystone_action.runner.parts.identity import Identity, continue_identity, differences, explain_all, join_identities
 from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
@@ -19,52 +19,29 @@ from keystone_action.runner.parts.shard_folders import Copying, find, read_shard
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.scoring.composite import misfit
 from keystone_action.scoring.shards import ShardRun, merge
-from keystone_action.scoring.soundness import NO_BASELINE, Baseline, no_baseline_notice
+from keystone_action.scoring.soundness import NO_BASELINE
 from keystone_action.system.run_lock import new_run_id
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.scoring.results import RunResult
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeOptions:
-    """One call of `keystone merge`, or a step with `mode: merge`.
-
-    places: folders with the results of shards, or folders above them. directory: what paths in messages and a default
-    output are relative to. output: where results go; None = as for a run. threshold, fail_on_skipped, fail_on_stale:
-    what the shards must have been judged by, when the caller says so. run_id: None = a new one. baseline,
-    baseline_problem: as for a run.
-    """
-
-    places: tuple[Path, ...]
-    directory: Path
-    output: Path | None = None
-    threshold: float | None = None
-    fail_on_skipped: bool = False
-    fail_on_stale: bool = False
-    fail_on: FailOn = "threshold"
-    run_id: str | None = None
-    baseline: Baseline | None = None
-    baseline_problem: str = ""
-
-
-def merge_shards(options: MergeOptions) -> Ran:
+def merge_shards(options: Options) -> Ran:
     """Read every shard, decide, and write journal, cells' files and services' logs (reports are the front doors' part).
 
     Raises UsageError and HarnessError as `scoring.merge.merge` and `shard_folders.find` do, before anything is written;
     UsageError for an output that holds results, OutputError when it can't be written.
     """
-    folders = find([options.directory / place for place in options.places])
+    here = options.caller.directory
+    folders = find([here / place for place in options.jobs.results])
     read = [read_shard(folder) for folder in folders]
-    shards = [
-        ShardRun(_show_folder(folder, options.directory), run) for folder, (run, _) in zip(folders, read, strict=True)
-    ]
+    shards = [ShardRun(_show_folder(folder, here), run) for folder, (run, _) in zip(folders, read, strict=True)]
     run = merge(shards, version=__version__, digest_of=digest_of)
     identity = _identity(shards, [recorded for _, recorded in read])
     _refuse_other_rules(run, options)
-    run = replace(run, run_id=options.run_id or new_run_id())
-    output = RunOptions(specs=(), directory=options.directory, output=options.output)
-    directory = make_output_directory(output, run.run_id)
+    run = replace(run, run_id=options.caller.run_id or new_run_id())
+    directory = make_output_directory(options, run.run_id)
     journal.write(directory, identity, run.run_id, _entries(run, [recorded for _, recorded in read]))
     left_out = _copy(list(zip(folders, shards, strict=True)), directory)
     if left_out:
@@ -107,11 +84,11 @@ def _entries(run: RunResult, recorded: Sequence[JournalContent]) -> Iterator[Jou
             yield JournalEntry(spec.id, spec.sha256, cell, isolated[cell.id])
 
 
-def _beside_baseline(run: RunResult, options: MergeOptions) -> RunResult:
+def _beside_baseline(run: RunResult, options: Options) -> RunResult:
     """All cells are here now: what the shards said of their own parts goes."""
-    notice = no_baseline_notice(options.fail_on, options.baseline, options.baseline_problem)
+    notice = baseline_notice(options)
     notices = [one for one in run.notices if not one.startswith(NO_BASELINE)]
-    return beside_baseline(replace(run, notices=(*notices, *filter(None, [notice]))), options.baseline)
+    return beside_baseline(replace(run, notices=(*notices, *filter(None, [notice]))), options.earlier.baseline_run)
 
 
 def _show_folder(folder: Path, directory: Path) -> str:
@@ -119,9 +96,9 @@ def _show_folder(folder: Path, directory: Path) -> str:
     return str(folder.relative_to(top)) if folder.is_relative_to(top) and folder != top else str(folder)
 
 
-def _refuse_other_rules(run: RunResult, options: MergeOptions) -> None:
+def _refuse_other_rules(run: RunResult, options: Options) -> None:
     """Cells were judged where they ran: a stricter rule that only this call has would judge nothing."""
-    threshold = options.threshold
+    threshold = options.verdict.threshold
     for spec in run.specs:
         if threshold is not None and spec.pass_threshold != threshold:
             raise UsageError(
@@ -130,12 +107,12 @@ def _refuse_other_rules(run: RunResult, options: MergeOptions) -> None:
             )
         for cell in (one for one in spec.cells if one.verdict == "pass"):
             skipped = [check.name for check in cell.invariants if check.status == "skip" and check.on_skip != "ignore"]
-            if options.fail_on_skipped and skipped:
+            if options.verdict.fail_on_skipped and skipped:
                 raise UsageError(
                     f"fail-on-skipped is given, but the shards let {cell.id} pass without {skipped[0]}",
                     help="give fail-on-skipped to the jobs that run the shards",
                 )
-            if options.fail_on_stale and (why := misfit(cell.trace)):
+            if options.verdict.fail_on_stale and (why := misfit(cell.trace)):
                 raise UsageError(
                     f"fail-on-stale is given, but the shards let {cell.id} pass: {why}",
                     help="give fail-on-stale to the jobs that run the shards",

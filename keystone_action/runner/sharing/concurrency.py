@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.plan import Plan
-    from keystone_action.runner.options import RunOptions
     from keystone_action.spec.models.spec import Spec
 
 
@@ -24,12 +24,12 @@ class Company:
     single: bool
 
 
-def most_at_once(spec: Spec, options: RunOptions) -> int:
+def most_at_once(spec: Spec, options: Options) -> int:
     """Cells of a spec that may run at once."""
-    return options.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
+    return options.running.max_concurrency or spec.parallelism.max_concurrency or os.cpu_count() or 1
 
 
-def company(options: RunOptions, planned: Plan) -> dict[str, Company]:
+def company(options: Options, planned: Plan) -> dict[str, Company]:
     """By spec id."""
     counts = Counter(cell.loaded.spec.id for cell in planned.cells)
     specs = {cell.loaded.spec.id: cell.loaded.spec for cell in planned.cells}

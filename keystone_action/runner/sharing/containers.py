@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from keystone_action.engine.networks import Networks
     from keystone_action.engine.pulling import Pulling
     from keystone_action.network.proxy import EgressProxy
-    from keystone_action.runner.options import Progress, RunOptions
+    from keystone_action.options.model import Options
+    from keystone_action.runner.progress import Progress
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
     from keystone_action.sandbox.protocol import SandboxProvider
     from keystone_action.services.container.host import ContainerHost
@@ -43,7 +44,7 @@ class Containers:
         *,
         root: Path,
         host: SandboxProvider,
-        options: RunOptions,
+        options: Options,
         progress: Progress,
         logs: Path,
         mask: Callable[[str], str],
@@ -77,12 +78,12 @@ class Containers:
 
         options = self._options
         login = None
-        if options.registry_username and options.registry_password:
-            login = Login(options.registry_username, options.registry_password)
+        if options.images.registry_username and options.images.registry_password:
+            login = Login(options.images.registry_username, options.images.registry_password)
         return Pulling(
-            mirror=options.registry_mirror,
+            mirror=options.images.registry_mirror,
             login=login,
-            user_logins=options.user_logins,
+            user_logins=options.images.user_logins,
             on_progress=self._progress.note,
         )
 

@@ -6,19 +6,20 @@ import os
 import re
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.git.commits import Remote
 from keystone_action.gate.base_commit import BaseCommit, known_merge_base, merged_onto
+from keystone_action.gate.change_base import ChangeBase
 from keystone_action.gate.workflow_files import WorkflowFile
 from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.event import EventBase, base_of_event
-from keystone_action.github.inputs import Settings
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.reader import variable
+from keystone_action.options.model import Options
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.soundness import Baseline
 
@@ -30,49 +31,44 @@ _PATIENCE = RequestLimits(tries=2, waiting=5.0)
 """A run does not wait long for what only makes its report more exact."""
 
 
-@dataclass(frozen=True, slots=True)
-class ComparedWith:
-    """As `RunOptions` takes it."""
+def find_change_base(options: Options, environ: Mapping[str, str], commands: LogCommands) -> ChangeBase:
+    """What the specs of this step are compared with. Where a pushed branch left the default one, GitHub is asked; when
+    that fails, it is said, and the run goes on."""
+    mode, spec_from = options.jobs.mode, options.cells.spec_from
+    if mode not in ("run", "plan") or (mode == "plan" and spec_from == "head"):
+        return ChangeBase()  # the jobs that run the cells compare
+    base, problem = _base_commit(options, base_of_event(environ), environ, commands)
+    return ChangeBase(base, problem, _workflow(environ) if mode == "run" else None)
 
-    base: BaseCommit | None = None
-    base_problem: str = ""
-    workflow: WorkflowFile | None = None
-    baseline: Baseline | None = None
-    baseline_problem: str = ""
 
-
-def compared_with(settings: Settings, environ: Mapping[str, str], commands: LogCommands) -> ComparedWith:
-    """GitHub is asked for a baseline that is looked for (`auto`), and where a pushed branch left the default one; when
-    that fails, it is said, and the run goes on.
-
-    Raises UsageError for a named file that is not a baseline.
-    """
+def find_baseline(options: Options, environ: Mapping[str, str], commands: LogCommands) -> tuple[Baseline | None, str]:
+    """The earlier results that the option `baseline` names, or why the latest ones (`auto`), which GitHub is asked for,
+    could not be had. Raises UsageError for a named file that is not a baseline."""
     event = base_of_event(environ)
-    base, base_problem = _base(settings, event, environ, commands)
-    workflow = _workflow(environ) if settings.mode == "run" else None
-    if settings.baseline == "auto":
-        baseline, problem = _latest(settings, event, environ, commands)
-        return ComparedWith(base, base_problem, workflow, baseline, problem)
-    named = _named_baseline(settings)
+    if options.verdict.baseline == "auto":
+        return _latest(options, event, environ, commands)
+    named = _named_baseline(options)
     if named is not None:
-        named = replace(named, changed=_baseline_changes(settings, event, environ, commands))
-    return ComparedWith(base, base_problem, workflow, named)
+        named = replace(named, changed=_baseline_changes(options, event, environ, commands))
+    return named, ""
 
 
 def _baseline_changes(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
+    options: Options, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> SpecChanges | None:
     """What the change did to a baseline that its repository holds; where results are joined too, since it decides
     there."""
     from keystone_action.files.git.commits import is_committed
     from keystone_action.gate.base_commit import changed_baseline
 
-    path = _as_named(environ, "baseline", _directory(settings, environ))
-    places = [one for one in (path, settings.baseline) if isinstance(one, Path)]  # a link may lead to one that is
-    if not any(is_committed(settings.directory, one) for one in places):
+    path = _as_named(environ, "baseline", _directory(options, environ))
+    places = [
+        one for one in (path, options.verdict.baseline) if isinstance(one, Path)
+    ]  # a link may lead to one that is
+    if not any(is_committed(options.caller.directory, one) for one in places):
         return None
-    base, _ = _base_commit(settings, event, environ, commands)
-    found = None if base is None else changed_baseline(base, settings.directory, path)
+    base, _ = _base_commit(options, event, environ, commands)
+    found = None if base is None else changed_baseline(base, options.caller.directory, path)
     return None if base is None or found is None else SpecChanges(base.sha, base.name, workflows=(found,))
 
 
@@ -89,37 +85,27 @@ def _workflow(environ: Mapping[str, str]) -> WorkflowFile:
     )
 
 
-def _base(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
-) -> tuple[BaseCommit | None, str]:
-    if settings.mode not in ("run", "plan"):
-        return None, ""
-    if settings.mode == "plan" and settings.spec_from == "head":
-        return None, ""  # the jobs that run the cells compare
-    return _base_commit(settings, event, environ, commands)
-
-
 def _base_commit(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
+    options: Options, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[BaseCommit | None, str]:
     incomplete = ""
     if event.left and event.head:
-        event, incomplete = _where_it_left(settings, event, environ, commands)
+        event, incomplete = _where_it_left(options, event, environ, commands)
     elif event.is_merged and event.sha is not None:
         event = replace(
-            event, sha=merged_onto(settings.directory, environ.get("GITHUB_SHA", ""), event.head) or event.sha
+            event, sha=merged_onto(options.caller.directory, environ.get("GITHUB_SHA", ""), event.head) or event.sha
         )
     if event.sha is None:
-        return None, event.why_none if event.is_problem or settings.spec_from == "base" else ""
+        return None, event.why_none if event.is_problem or options.cells.spec_from == "base" else ""
     server = environ.get("GITHUB_SERVER_URL") or "https://github.com"
     url = f"{server.rstrip('/')}/{environ.get('GITHUB_REPOSITORY', '')}"
-    remote = Remote(url, settings.github_token, settings.ca_bundle or "")
-    directory = _directory(settings, environ)
-    return BaseCommit(event.sha, event.name, remote, incomplete, settings.workspace, directory), ""
+    remote = Remote(url, options.pull_request.github_token, options.pull_request.ca_bundle or "")
+    directory = _directory(options, environ)
+    return BaseCommit(event.sha, event.name, remote, incomplete, options.caller.workspace, directory), ""
 
 
-def _directory(settings: Settings, environ: Mapping[str, str]) -> Path:
-    return _as_named(environ, "working-directory", settings.workspace)
+def _directory(options: Options, environ: Mapping[str, str]) -> Path:
+    return _as_named(environ, "working-directory", options.caller.workspace)
 
 
 def _as_named(environ: Mapping[str, str], name: str, start: Path) -> Path:
@@ -128,30 +114,30 @@ def _as_named(environ: Mapping[str, str], name: str, start: Path) -> Path:
 
 
 def _where_it_left(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
+    options: Options, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[EventBase, str]:
     """The base of a push to a branch of its own, and what the comparison lacks. Pushes before this one count too, so
     that a gate is not weakened by the first and passed by the second."""
-    found, why = _merge_base(settings, event, environ, commands)
+    found, why = _merge_base(options, event, environ, commands)
     if found is None:
-        found = known_merge_base(settings.directory, event.left, event.head)
+        found = known_merge_base(options.caller.directory, event.left, event.head)
     if found == event.head:  # the default branch has it already, so that only this branch changes
         return event, ""
     if found is not None:
         return replace(event, sha=found, name=f"where this branch left {event.left}"), ""
     unknown = f"where this branch left {event.left} is not known ({why.rstrip('.')}); `fetch-depth: 0` tells it too"
-    if event.sha is None or settings.spec_from == "base":
+    if event.sha is None or options.cells.spec_from == "base":
         return replace(event, sha=None, why_none=unknown, is_problem=True), ""
     return event, f"only this push was compared, not those before it: {unknown}"
 
 
 def _merge_base(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
+    options: Options, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[str | None, str]:
     """As GitHub knows it, or why it does not say. Who gives no token wants nothing asked of it."""
     from keystone_action.github.api.client import GitHubClient
 
-    token, ca_bundle = settings.github_token, settings.ca_bundle
+    token, ca_bundle = options.pull_request.github_token, options.pull_request.ca_bundle
     if not token:
         return None, "GitHub was not asked, since the input github-token is empty"
     try:
@@ -163,25 +149,25 @@ def _merge_base(
         return None, error.sentences if isinstance(error, KeystoneError) else str(error.strerror)
 
 
-def _named_baseline(settings: Settings) -> Baseline | None:
+def _named_baseline(options: Options) -> Baseline | None:
     from keystone_action.runner.baseline import read_baseline
 
-    path = settings.baseline
+    path = options.verdict.baseline
     if not isinstance(path, Path):
         return None
-    shown = path.relative_to(settings.workspace) if path.is_relative_to(settings.workspace) else path
+    shown = path.relative_to(options.caller.workspace) if path.is_relative_to(options.caller.workspace) else path
     return read_baseline(path, str(shown))
 
 
 def _latest(
-    settings: Settings, event: EventBase, environ: Mapping[str, str], commands: LogCommands
+    options: Options, event: EventBase, environ: Mapping[str, str], commands: LogCommands
 ) -> tuple[Baseline | None, str]:
     """The results, or why there are none."""
     from keystone_action.github.api.client import GitHubClient
     from keystone_action.github.baseline import artifact_names, find_baselines
 
-    names = artifact_names(settings.comment_key, environ)
-    token, ca_bundle = settings.github_token, settings.ca_bundle
+    names = artifact_names(options.pull_request.comment_key, environ)
+    token, ca_bundle = options.pull_request.github_token, options.pull_request.ca_bundle
     try:
         with (
             tempfile.TemporaryDirectory(prefix="keystone-baseline-") as private,

@@ -1,0 +1,110 @@
+"""Values of options that take more than their type to read: text in, value out."""
+
+from __future__ import annotations
+
+import re
+
+from keystone_action.spec.limits import HIDDEN_VARIABLES
+from keystone_action.spec.registry_names import parse_mirror
+
+MAX_STATUS_NAME = 255
+"""Characters of a commit status' name."""
+DENIED_PREFIXES = (*HIDDEN_VARIABLES, "RUNNER_", "STATE_")
+"""Variables of the runner itself, its tokens among them: no option can pass them on."""
+
+PARAMETER_NAME = r"[A-Za-z_][A-Za-z0-9_.-]*"
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_RUN_ID = _NETWORK
+_SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+
+
+class UnreadableError(ValueError):
+    """A text that no value can be read from."""
+
+    def __init__(self, expected: str, found: str | None = None) -> None:
+        super().__init__(expected)
+        self.expected = expected
+        """What would have been right, as it follows "expected" or "is not"."""
+        self.found = found
+        """The part of the text that is wrong, or what may be repeated of it; None = the text itself."""
+
+
+def read_shard(text: str) -> tuple[int, int]:
+    """`2/3` → (2, 3). Raises UnreadableError unless 1 ≤ i ≤ N."""
+    match = _SHARD.fullmatch(text)
+    if match is None or not 1 <= int(match[1]) <= int(match[2]):
+        raise UnreadableError("i/N with i from 1 to N, for example 1/3")
+    return int(match[1]), int(match[2])
+
+
+def read_parameter(text: str) -> tuple[str, str]:
+    """`model=a` → ("model", "a"). Raises UnreadableError without a name or `=`."""
+    name, equals, value = text.partition("=")
+    if not equals or not re.fullmatch(PARAMETER_NAME, name.strip()):
+        raise UnreadableError("name=value")
+    if not text.isprintable() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise UnreadableError("name=value in UTF-8")
+    return name.strip(), value
+
+
+def read_duration(text: str) -> float:
+    """`10m` → 600.0. Raises UnreadableError."""
+    from pydantic_core import PydanticCustomError
+
+    from keystone_action.spec.models.base import parse_duration
+
+    try:
+        return parse_duration(text)
+    except PydanticCustomError:
+        raise UnreadableError("a duration like 90, 90s, 10m or 1h30m") from None
+
+
+def read_mirror(text: str) -> str:
+    """`https://mirror.example:5000/hub/` → `mirror.example:5000/hub`. Raises UnreadableError, which repeats no user."""
+    if "@" in text:
+        found = f"…@{text.rpartition('@')[2]}"
+        raise UnreadableError("a registry without a user, which goes into registry-username", found)
+    mirror = parse_mirror(text)
+    if mirror is None:
+        raise UnreadableError("a registry, for example mirror.example or mirror.example:5000/hub")
+    return mirror
+
+
+def read_network(text: str) -> str:
+    """The name of a network of the engine that a container can join. Raises UnreadableError."""
+    if text in ("host", "none", "bridge", "default") or text.startswith("container:"):
+        raise UnreadableError("a network of the job's own, for example ${{ job.container.network }}")
+    if not _NETWORK.fullmatch(text):
+        raise UnreadableError("the name of a network of the Docker engine")
+    return text
+
+
+def read_variable(text: str) -> str:
+    """The name of a variable of the environment that agents may be given. Raises UnreadableError."""
+    if not _VARIABLE.fullmatch(text):
+        raise UnreadableError("names of environment variables, without their values", text)
+    if text.upper().startswith(DENIED_PREFIXES):
+        raise UnreadableError("variables of your own; the runner's are never passed on", text)
+    return text
+
+
+def read_line(text: str) -> str:
+    """A user or password. Raises UnreadableError."""
+    if not text.isprintable():
+        raise UnreadableError("one line without control characters")
+    return text
+
+
+def read_status_name(text: str) -> str:
+    """The name of a commit status, as GitHub takes it. Raises UnreadableError."""
+    if not text.isprintable() or len(text) > MAX_STATUS_NAME:
+        raise UnreadableError(f"one line of at most {MAX_STATUS_NAME} characters")
+    return text
+
+
+def read_run_id(text: str) -> str:
+    """The id of a run. Raises UnreadableError."""
+    if not _RUN_ID.fullmatch(text):
+        raise UnreadableError("the id of a run, such as 20260102-030405-a1b2c3")
+    return text
