@@ -109,7 +109,7 @@ class AuditLine:
     details: dict[str, Any]
 
 
-def read_lines(path: Path, start: int = 0) -> Iterator[AuditLine]:
+def read_audit_log(path: Path, start: int = 0) -> Iterator[AuditLine]:
     """The lines of an audit log from a place in it, one at a time. Raises OutputError."""
     try:
         with path.open("rb") as lines:

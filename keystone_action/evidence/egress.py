@@ -14,7 +14,7 @@ LAST_RECORD = 256 << 20
 """Bytes of decisions above which nothing is let through any more. Refusals cost an agent nothing: it must not be able
 to make them our error, so they are no longer written down one by one."""
 FULL = "nothing is let through any more"
-"""How the reason of the last line begins, which is about no request."""
+"""The beginning of the reason in the last line, which is not about a request."""
 _SHOWN = 300
 """Characters of a client's text that are kept: a host name has 253 at most."""
 _METADATA: frozenset[IPAddress] = frozenset(
@@ -31,7 +31,7 @@ _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")
 
 
 class Denied(Exception):  # noqa: N818 - it is an answer, not an error
-    """The policy says no; str() is the reason, as part of a sentence."""
+    """The policy denies it; the message is the reason, as part of a sentence."""
 
 
 class EgressPolicy:
@@ -106,31 +106,34 @@ def _with_port(host: str | IPAddress, port: int) -> str:
 
 @dataclass
 class EgressRecord:
-    """One request to get out; the audit log has it as `connect`. reason: why it was allowed or denied, and how it
-    failed when it did. Bytes are those of the bodies and tunnels, without the heads that we wrote."""
+    """One request to a host outside; `connect` in the audit log."""
 
     host: str
     port: int | None
     method: str
     decision: Literal["allow", "deny"]
     reason: str
+    """Why it was allowed or denied, and how it failed if it did."""
     bytes_sent: int = 0
+    """Bytes of bodies and tunnels, without the heads that we wrote."""
     bytes_received: int = 0
+    """The same, of what came back."""
     duration_s: float = 0.0
 
 
 class EgressLog:
-    """Writes decisions into a cell's audit log. failure: why it is incomplete, else None. full: why nothing is let
-    through any more, else None; what was let through before is still written."""
+    """Writes decisions into a cell's audit log."""
 
     def __init__(self, audit: AuditLog) -> None:
         self._audit = audit
         self._bytes = 0
         self.failure: str | None = None
+        """Why the log is incomplete, if it is."""
         self.full: str | None = None
+        """Why nothing is let through any more, if so. What was let through before is still written."""
 
     def write(self, egress: EgressRecord) -> None:
-        """Never raises: what can't be written is a failure."""
+        """Write one decision. Never raises: a line that can't be written is a `failure`."""
         if self.full is None or egress.decision == "allow":
             self._write(egress)
         if self.full is None and self._bytes > LAST_RECORD:

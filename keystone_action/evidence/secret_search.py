@@ -1,8 +1,8 @@
-"""Looking for secrets in what an agent wrote, whatever pieces it comes in.
+"""Searching what an agent wrote for secrets, in whatever pieces it arrives.
 
-A secret is found as it is and in the shapes that programs print it in (`secret_shapes`). White space and NUL bytes
-count nowhere: a value that is broken over lines, indented, printed letter by letter or in UTF-16 is that value. Hex is
-read in any case, with what programs write between bytes, and so are the lines of hexdump and xxd.
+A secret is found as it is and in the shapes in which programs print it (`printed_shapes` in `masking.py`). White space
+and NUL bytes are ignored: a value that is broken over lines, indented, printed letter by letter or in UTF-16 is still
+that value. Hex is read in any case, with what programs write between bytes, and so are the lines of hexdump and xxd.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import BinaryIO
 
-from keystone_action.evidence.secret_shapes import ENCODING, encodings, printed_shapes, spelled_out
+from keystone_action.evidence.masking import ENCODING, encodings, printed_shapes, spelled_out
 
 MINIMUM = 8
 """Characters of a secret that is looked for, white space not counted (spec.md 5.6)."""
@@ -28,11 +28,12 @@ _LONGEST_LINE, _LONGEST_OFFSET = 4096, 16
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A secret in a stream. line: where it first ends, counted from 1. times: how often it is there, about: shapes that
-    overlap count each."""
+    """A secret in a stream."""
 
     line: int
+    """The line in which it first ends, counted from 1."""
     times: int
+    """About how often it is there: shapes that overlap count each."""
 
 
 class SecretSearch:

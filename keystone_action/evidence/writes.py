@@ -7,29 +7,29 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 HowKnown = Literal["log", "comparison"]
-"""`log`: read from the server's own log of changes, each of them. `comparison`: what stood before the agent and what
-stands after it differ, so only net changes show."""
+"""`log`: each change was read from the server's own log. `comparison`: the data before the agent and after it were
+compared, so only net changes show."""
 DEFINITION = "the definition of "
-"""How the name begins of what is no table, but holds a text that was written: a default, a body, a comment."""
+"""The beginning of the name of something that is not a table and holds a text that was written: a default, the body of
+a function, a comment."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableWrite:
-    """What was done to one table, or to another thing that holds data.
-
-    table: as people write it (`schema.table`; without a schema where the kind has none). operation: `insert`, `update`,
-    `delete`, `truncate`, `create`, `alter`, `drop`, `change` where a comparison can't tell. rows: how many, None where
-    that is not known. ts: when the first was seen, in UTC as ISO 8601; empty for a comparison. what: `table` or what
-    else it is (`sequence`, `large object`, `function` …).
-    """
+    """What was done to one table, or to another thing that holds data."""
 
     service: str
     table: str
+    """Its name as people write it: `schema.table`, without a schema where the kind of service has none."""
     operation: str
+    """`insert`, `update`, `delete`, `truncate`, `create`, `alter` or `drop`; `change` where a comparison can't tell."""
     rows: int | None
+    """How many; None where that is not known."""
     how_known: HowKnown
     ts: str = ""
+    """When the first write was seen, in UTC as ISO 8601; empty for a comparison."""
     what: str = "table"
+    """What it is: `table`, `sequence`, `large object`, `function` and so on."""
 
 
 class WriteLog(Protocol):
@@ -40,10 +40,9 @@ class WriteLog(Protocol):
         """Sentences on what this way of looking does not see, for reports."""
 
     def writes(self) -> Sequence[TableWrite]:
-        """One for each table and operation, in the order of the first. Rolled back writes are not there. Raises
-        ServiceError where it can't be told: then nothing may be said of the cell."""
+        """One for each table and operation, in the order of the first write. Writes that were rolled back are left out.
+        Raises ServiceError when the writes can't be found out; then nothing may be claimed about the cell."""
 
     def texts(self) -> Iterator[tuple[str, str]]:
-        """The values that were written, as texts, each with its table, or with the `DEFINITION` that it stands in,
-        where those are looked at: to look for secrets in. In bounded memory, whatever the number of rows. Raises
-        ServiceError."""
+        """The values that were written, as texts, to be searched for secrets: each with its table, or with the
+        `DEFINITION` that it stands in. Memory is bounded, whatever the number of rows. Raises ServiceError."""

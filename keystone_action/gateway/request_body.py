@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import NAME_LIMIT, mapping, text
+from keystone_action.evidence.trace_readers.builder import NAME_LIMIT, mapping, text
 from keystone_action.gateway.ledger import Refusal
 
 _MODELS = ("models", "fallback_models", "fallbacks", "context_window_fallbacks", "content_policy_fallbacks", "route")

@@ -7,9 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from keystone_action.evidence.trace import AGENT_RESULT, GATEWAY, UNSURE_CALLS, Trace, Usage
-from keystone_action.evidence.trace_readers.builder import TraceBuilder
+from keystone_action.evidence.trace_readers.builder import MalformedTrace, TraceBuilder
 from keystone_action.evidence.trace_readers.reading import reader_of
-from keystone_action.evidence.trace_readers.values import MalformedTrace
 from keystone_action.gateway.exchange import ModelCall, ToolResult
 from keystone_action.gateway.ledger import Exchange, Spent
 from keystone_action.gateway.results_sent import Key, key_of, keys_of

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from keystone_action.sandbox.own_programs import OwnPython
     from keystone_action.sandbox.protocol import Sandbox
 
-Status = Literal["pass", "fail", "skip", "error"]
+OutcomeStatus = Literal["pass", "fail", "skip", "error"]
 Phase = Literal["observe", "shared_copy", "fresh_copy"]
 
 
@@ -42,7 +42,7 @@ class Outcome:
     invariant's name: what the author should know, whatever the outcome is.
     """
 
-    status: Status
+    status: OutcomeStatus
     score: float | None
     message: str
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -79,7 +79,7 @@ def with_notices(outcome: Outcome, notices: Iterable[str]) -> Outcome:
     return replace(outcome, notices=tuple(dict.fromkeys((*outcome.notices, *notices))))
 
 
-def _graded_outcome(status: Status, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:
+def _graded_outcome(status: OutcomeStatus, score: float, message: str, log: str, details: dict[str, Any]) -> Outcome:
     # Never clamped (spec 5.1): a score out of range is a defect of the check, and says so.
     if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= 1:  # NaN is not, either
         return Outcome(

@@ -20,7 +20,7 @@ import anyio
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import Missing
+from keystone_action.evidence.requests import Missing
 from keystone_action.invariants.check import Outcome, failed, passed
 from keystone_action.invariants.command_output import seconds
 from keystone_action.invariants.json_values import Expected, Values, problems_of, read_document, wrong_values

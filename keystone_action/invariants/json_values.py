@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import descend, parse_path
+from keystone_action.evidence.requests import descend, parse_path
 from keystone_action.invariants.operators import OPERATORS, Operators, PatternTimeout, problem_with
 
 

@@ -13,9 +13,9 @@ from typing import Annotated
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import Evidence, LongText
+from keystone_action.evidence.requests import Missing, parse_field, read_field
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.files.snapshot import FileState
 from keystone_action.spec.models.base import InputSource

@@ -12,8 +12,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import Missing
-from keystone_action.evidence.request_filters import wire_text
+from keystone_action.evidence.requests import Missing, wire_text
 from keystone_action.invariants.comparison import contains, describe, equal, order, shown_value
 from keystone_action.spec.models.base import RegexPattern, StrictModel
 

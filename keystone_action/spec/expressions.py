@@ -24,7 +24,7 @@ if typing.TYPE_CHECKING:
 
 Value = TypeVar("Value")
 Marker = TypeVar("Marker")
-Model = TypeVar("Model", bound=BaseModel)
+ModelType = TypeVar("ModelType", bound=BaseModel)
 
 _PART = r"[A-Za-z0-9_-]+"
 _NAME = re.compile(rf"[A-Za-z_][A-Za-z0-9_-]*(?:\.{_PART})*")
@@ -61,7 +61,7 @@ def leaves(model: BaseModel, path: KeyPath = ()) -> Iterator[Leaf]:
     yield from found
 
 
-def transform(model: Model, visit: Visit, path: KeyPath = ()) -> Model:
+def transform(model: ModelType, visit: Visit, path: KeyPath = ()) -> ModelType:
     """The model with every text replaced by what `visit` makes of it; the same object when nothing changed."""
     changed: dict[str, Any] = {}
     for name, key, annotation, markers in fields_of(type(model)):

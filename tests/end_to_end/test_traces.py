@@ -216,7 +216,7 @@ def test_what_was_not_understood_is_said(tmp_path):
     assert called.code == 0, called.err
     (notice,) = called.cells[0]["notices"]
     assert notice == (
-        'not understood of the agent\'s trace: 1 × line that is no JSON; 1 × event of an unknown type: "martian"; '
+        'not understood of the agent\'s trace: 1 × line that is not JSON; 1 × event of an unknown type: "martian"; '
         "1 × line that is only half written, the last one"
     )
     assert "martian" in (called.output / "summary.md").read_text("utf-8")

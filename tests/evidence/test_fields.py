@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.evidence.fields import Field, Missing, parse_field, read_field
 from keystone_action.evidence.model import RecordedRequest
+from keystone_action.evidence.requests import Field, Missing, parse_field, read_field
 
 FIRST = RecordedRequest(
     service="api",
@@ -61,7 +61,7 @@ def test_what_is_there(text: str, found: Any) -> None:
     ("text", "reason"),
     [
         ("requests[2].body", "there is no requests[2]: 2 requests were recorded"),
-        ("requests[0].json", "the request's body is no JSON"),
+        ("requests[0].json", "the request's body is not JSON"),
         ("last_request.json.items[1]", "json.items has no 1"),
         ("last_request.json.items[-2]", "json.items has no -2"),
         ("last_request.json.items.id", "json.items has no 'id'"),

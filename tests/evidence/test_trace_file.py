@@ -97,10 +97,10 @@ def test_a_real_transcript_survives(tmp_path, name):
 
 
 def test_the_first_line_says_what_was_not_understood(tmp_path):
-    trace = Trace(source="codex", problem="it is empty", not_understood=("2 × line that is no JSON",))
+    trace = Trace(source="codex", problem="it is empty", not_understood=("2 × line that is not JSON",))
     write_trace(trace, tmp_path / "trace.jsonl")
     (line,) = (tmp_path / "trace.jsonl").read_text("utf-8").splitlines()
-    payload = {"source": "codex", "problem": "it is empty", "not_understood": ["2 × line that is no JSON"]}
+    payload = {"source": "codex", "problem": "it is empty", "not_understood": ["2 × line that is not JSON"]}
     assert json.loads(line) == {"seq": 0, "type": "trace", "payload": payload}
 
 

@@ -14,9 +14,8 @@ from support.traces import SAMPLES, event, read, span
 
 from keystone_action.evidence.trace import Usage
 from keystone_action.evidence.trace_readers import builder as building
-from keystone_action.evidence.trace_readers import lines as reading_lines
-from keystone_action.evidence.trace_readers.lines import LINE_LIMIT
-from keystone_action.evidence.trace_readers.reading import read_trace
+from keystone_action.evidence.trace_readers import reading as reading_lines
+from keystone_action.evidence.trace_readers.reading import LINE_LIMIT, read_trace
 from keystone_action.spec.models.agents import TraceFormat
 
 NUMBERS = {
@@ -64,8 +63,8 @@ def test_lines_that_are_not_understood_are_counted_and_survived(source):
     told = "; ".join(trace.not_understood)
     assert trace.problem == ""
     assert len(trace.tool_calls) == 1
-    assert "1 × line that is no JSON" in told
-    assert "3 × line or entry that is no JSON object" in told
+    assert "1 × line that is not JSON" in told
+    assert "3 × line or entry that is not a JSON object" in told
     assert "1 × line with bytes that are not UTF-8" in told
     assert "1 × line that is only half written, the last one" in told
     if source in ("claude", "codex", "touchstone"):

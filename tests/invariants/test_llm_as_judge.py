@@ -264,7 +264,7 @@ def test_a_secret_at_the_cut_is_masked_whole(tmp_path: Path) -> None:
         ("file:empty", {"files": {"empty": b""}}, "file:empty is empty"),
         ("smtp.last_request.body", {"request_logs": {"smtp": Log([])}}, "there is no last_request: no requests were"),
         ("smtp.requests[3].body", {"request_logs": {"smtp": Log([request("x")])}}, "1 request was recorded"),
-        ("smtp.last_request.json.to", {"request_logs": {"smtp": Log([request("x")])}}, "body is no JSON"),
+        ("smtp.last_request.json.to", {"request_logs": {"smtp": Log([request("x")])}}, "body is not JSON"),
         ("smtp.last_request.body", {"request_logs": {"smtp": Log([request(" ")])}}, "is empty"),
     ],
 )

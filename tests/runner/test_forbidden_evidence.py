@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keystone_action.errors import HarnessError, OutputError, ServiceError
-from keystone_action.evidence.audit import AuditLog, now, read_lines
+from keystone_action.evidence.audit import AuditLog, now, read_audit_log
 from keystone_action.evidence.secret_search import SecretSearch
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.runner.cell.forbidden.judging import write_logs
@@ -30,10 +30,10 @@ def test_an_audit_log_that_can_t_be_read_is_an_error(tmp_path: Path, line: bytes
     log.write("connect", {"host": "a"}, ts=now())
     start = log.size()
     log.write("connect", {"host": "b"}, ts=now())
-    assert [one.details["host"] for one in read_lines(log.path, start)] == ["b"]
+    assert [one.details["host"] for one in read_audit_log(log.path, start)] == ["b"]
     log.path.write_bytes(log.path.read_bytes() + line)
     with pytest.raises(OutputError, match="can't be read"):
-        list(read_lines(log.path, start))
+        list(read_audit_log(log.path, start))
 
 
 class Rows:

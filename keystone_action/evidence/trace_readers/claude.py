@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import (
+from keystone_action.evidence.trace_readers.builder import (
+    TraceBuilder,
+    TraceReader,
     amount,
     as_arguments,
     as_text,

@@ -7,10 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import as_arguments, as_text, identifier, mapping, text, tokens
+from keystone_action.evidence.trace_readers.builder import (
+    CallStatus,
+    TraceBuilder,
+    TraceReader,
+    as_arguments,
+    as_text,
+    identifier,
+    mapping,
+    text,
+    tokens,
+)
 
-_STATUS: dict[str, Status] = {"completed": "ok", "failed": "error", "declined": "error"}
+_STATUS: dict[str, CallStatus] = {"completed": "ok", "failed": "error", "declined": "error"}
 _SHELLS = ("sh", "bash", "zsh", "dash")
 
 

@@ -9,10 +9,20 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import TEXTS_LIMIT, Status, TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import as_arguments, as_text, identifier, mapping, text, tokens
+from keystone_action.evidence.trace_readers.builder import (
+    TEXTS_LIMIT,
+    CallStatus,
+    TraceBuilder,
+    TraceReader,
+    as_arguments,
+    as_text,
+    identifier,
+    mapping,
+    text,
+    tokens,
+)
 
-_STATUS: dict[str, Status] = {"success": "ok", "error": "error"}
+_STATUS: dict[str, CallStatus] = {"success": "ok", "error": "error"}
 
 
 class GeminiReader(TraceReader):

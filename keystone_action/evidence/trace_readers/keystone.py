@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import (
+from keystone_action.evidence.trace_readers.builder import (
+    CallStatus,
+    TraceBuilder,
+    TraceReader,
     amount,
     as_arguments,
     as_text,
@@ -18,7 +20,7 @@ from keystone_action.evidence.trace_readers.values import (
     tokens,
 )
 
-_STATUS: dict[str, Status] = {"ok": "ok", "error": "error"}
+_STATUS: dict[str, CallStatus] = {"ok": "ok", "error": "error"}
 _BEGINS = ("start", "invoked")
 _ENDS = ("end", "complete")
 

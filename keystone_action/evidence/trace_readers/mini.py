@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import (
+from keystone_action.evidence.trace_readers.builder import (
+    CallStatus,
+    TraceBuilder,
+    TraceReader,
     amount,
     as_arguments,
     as_text,
@@ -124,7 +126,7 @@ class MiniReader(TraceReader):
         )
 
 
-def _status(extra: Mapping[str, Any]) -> Status | None:
+def _status(extra: Mapping[str, Any]) -> CallStatus | None:
     if text(extra, "exception_info") == _NOT_EXECUTED:
         return None
     return "ok" if extra.get("returncode") == 0 else "error"

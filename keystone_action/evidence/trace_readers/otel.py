@@ -12,9 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import ARGUMENT_LIMIT, Status, TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import (
+from keystone_action.evidence.trace_readers.builder import (
+    ARGUMENT_LIMIT,
+    CallStatus,
     MalformedTrace,
+    TraceBuilder,
+    TraceReader,
     as_arguments,
     as_text,
     bound_value,
@@ -105,7 +108,7 @@ class OtelReader(TraceReader):
         call_id = identifier(attributes, "gen_ai.tool.call.id") or f"#{number}"
         arguments = as_arguments(attributes.get(_ARGUMENTS))
         self._trace.call(call_id, text(attributes, "gen_ai.tool.name"), arguments)
-        status: Status = "error" if span.failed else "ok"
+        status: CallStatus = "error" if span.failed else "ok"
         self._trace.result(call_id, status, as_text(attributes.get(_RESULT)))
 
 

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from keystone_action.evidence.trace import Usage
-from keystone_action.evidence.trace_readers.builder import Status, TraceBuilder, TraceReader
-from keystone_action.evidence.trace_readers.values import (
+from keystone_action.evidence.trace_readers.builder import (
+    CallStatus,
+    TraceBuilder,
+    TraceReader,
     amount,
     as_arguments,
     as_text,
@@ -17,7 +19,7 @@ from keystone_action.evidence.trace_readers.values import (
     tokens,
 )
 
-_STATUS: dict[str, Status] = dict.fromkeys(("ok", "success", "completed"), "ok")
+_STATUS: dict[str, CallStatus] = dict.fromkeys(("ok", "success", "completed"), "ok")
 _STATUS |= dict.fromkeys(("error", "failed", "denied", "timeout", "cancelled"), "error")
 _FAILED = {
     "error",

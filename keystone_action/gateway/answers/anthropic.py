@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
-from keystone_action.evidence.trace_readers.values import mapping, text
+from keystone_action.evidence.trace_readers.builder import mapping, text
 from keystone_action.gateway.answers.joined import (
     Fields,
     Items,

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import mapping, objects, text
 from keystone_action.gateway.answers.joined import Fields, Items, append, join, replace, settled
 from keystone_action.gateway.answers.rendering import split
 from keystone_action.gateway.exchange import Assembler

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import text
+from keystone_action.evidence.trace_readers.builder import text
 
 _CONSTANTS = {"role", "type", "id", "index", "signature"}
 """Texts that a stream may repeat, but never continues."""

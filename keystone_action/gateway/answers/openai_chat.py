@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import mapping, objects, text
 from keystone_action.gateway.answers.joined import (
     Fields,
     Items,

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import mapping, objects, text
 from keystone_action.gateway.answers.joined import json_objects, kind
 from keystone_action.gateway.answers.rendering import split
 from keystone_action.gateway.exchange import Assembler

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
 from keystone_action.gateway.answers.anthropic import CALLS, Blocks, MessageAssembler, message_events
 from keystone_action.gateway.answers.joined import begins_again, json_objects

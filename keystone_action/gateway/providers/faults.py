@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
-from keystone_action.evidence.trace_readers.values import mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import mapping, objects, text
 from keystone_action.gateway.upstreams import Upstream
 
 UNREACHABLE_SECONDS = 20.0

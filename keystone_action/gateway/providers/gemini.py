@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import parse_qsl
 
-from keystone_action.evidence.trace_readers.values import NAME_LIMIT, as_arguments, as_text, mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import (
+    NAME_LIMIT,
+    as_arguments,
+    as_text,
+    mapping,
+    objects,
+    text,
+)
 from keystone_action.gateway.answers import rendering
 from keystone_action.gateway.answers.gemini import GenerationAssembler, generation_events
 from keystone_action.gateway.exchange import (

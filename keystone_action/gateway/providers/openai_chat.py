@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
 from keystone_action.gateway.answers.openai_chat import ChatCalls, CompletionAssembler, completion_events
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, Assembler, ModelCall, Rendered, ToolResult

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import as_arguments, as_text, mapping, objects, text
+from keystone_action.evidence.trace_readers.builder import as_arguments, as_text, mapping, objects, text
 from keystone_action.gateway.answers import rendering
 from keystone_action.gateway.answers.openai_responses import ResponseAssembler, ResponseItems, response_events
 from keystone_action.gateway.exchange import Answer, AnswerReader, Asked, Assembler, ModelCall, Rendered, ToolResult
@@ -134,7 +134,10 @@ def _is_local_shell(tool: Mapping[str, Any]) -> bool:
 def _all_tools(tools: list[Mapping[str, Any]], depth: int = 8) -> list[Mapping[str, Any]]:
     """Tools, and those in namespaces of tools."""
     inner = [tool for outer in tools for tool in objects(outer, "tools")] if depth else []
-    return [*(tool for tool in tools if not objects(tool, "tools")), *(_all_tools(inner, depth - 1) if inner else [])]
+    return [
+        *(tool for tool in tools if not objects(tool, "tools")),
+        *(_all_tools(inner, depth - 1) if inner else []),
+    ]
 
 
 def _call(item: Mapping[str, Any]) -> ModelCall | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from keystone_action.evidence.trace_readers.values import NAME_LIMIT, mapping, text
+from keystone_action.evidence.trace_readers.builder import NAME_LIMIT, mapping, text
 from keystone_action.gateway.exchange import Tokens
 from keystone_action.spec.limits import MOST_COUNTED
 

@@ -11,9 +11,17 @@ from typing import Annotated, Any, ClassVar, Self, overload
 from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.evidence.fields import Missing, parse_field, read_field
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.evidence.request_filters import NAMES, Filter, compile_filters, names_in, shown_found
+from keystone_action.evidence.requests import (
+    NAMES,
+    Filter,
+    Missing,
+    compile_filters,
+    names_in,
+    parse_field,
+    read_field,
+    shown_found,
+)
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, with_notices
 from keystone_action.invariants.comparison import describe, equal, json_value, shown_value
 from keystone_action.invariants.operators import Operators, PatternTimeout, problem_with

@@ -13,8 +13,8 @@ from urllib.parse import unquote_plus
 
 from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.audit import AuditLine
+from keystone_action.evidence.masking import ENCODING
 from keystone_action.evidence.secret_search import Found, SecretSearch, pieces_of
-from keystone_action.evidence.secret_shapes import ENCODING
 from keystone_action.evidence.writes import DEFINITION
 from keystone_action.files.paths import PathProblem, display_path, open_inside
 from keystone_action.runner.cell.forbidden_rules import Findings

@@ -86,7 +86,7 @@ def _from_result(agent: AgentBase, run: AgentRun) -> Trace | None:
         return _unread(AGENT_RESULT, run.problem)
     if run.tool_calls is None and run.token_usage is None:
         return None
-    from keystone_action.evidence.trace_readers.agent_result import trace_of_result
+    from keystone_action.evidence.trace_readers.reading import trace_of_result
 
     return trace_of_result(run)
 

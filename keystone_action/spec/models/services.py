@@ -43,7 +43,7 @@ _IMAGE = (
     r"|\{\{"
 )
 ImageName = Annotated[str, text_like(_IMAGE, "the name of an image, such as python:3.12-slim")]
-Status = Annotated[int, Field(ge=200, le=599)]
+StatusCode = Annotated[int, Field(ge=200, le=599)]
 TemplateText = Annotated[str, Template()]
 
 _POSTGRES_IMAGES = frozenset({"postgres", "postgresql", "postgis", "pgvector"})
@@ -194,7 +194,7 @@ class ExternalService(ServiceBase):
 class MockResponse(StrictModel):
     """What a mock answers. Give at most one of `response`, `json` and `file`; without any the body is empty."""
 
-    status: Status = 200
+    status: StatusCode = 200
     """The status of the response, from 200 to 599.
 
     Example: `404`
@@ -307,7 +307,7 @@ class HttpMockService(ServiceBase):
 
     Example: `true`
     """
-    default_response: Status | None = None
+    default_response: StatusCode | None = None
     """The status where no route answers, from 200 to 599; the body is `{}`. Without it: 200 when there are no routes,
     else 404.
 

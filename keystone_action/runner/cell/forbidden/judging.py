@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.audit import AuditLine, read_lines
+from keystone_action.evidence.audit import AuditLine, read_audit_log
 from keystone_action.evidence.secret_search import SecretSearch, is_long_enough
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.spec.expressions import leaves
@@ -143,7 +143,7 @@ _JUDGES: dict[tuple[str, ...], Callable[[CellUnderWay], Iterator[ForbiddenResult
 
 def agents_lines(under_way: CellUnderWay) -> Iterator[AuditLine]:
     """The lines of the audit log on what happened while the agent ran. Raises OutputError."""
-    return read_lines(under_way.roots.audit_log, under_way.audit_start)
+    return read_audit_log(under_way.roots.audit_log, under_way.audit_start)
 
 
 def secret_search(under_way: CellUnderWay, keys: Sequence[str]) -> SecretSearch:
