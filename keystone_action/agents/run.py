@@ -7,7 +7,7 @@ from dataclasses import replace
 from keystone_action.agents.base import AgentCall, run_program
 from keystone_action.agents.output import STDOUT
 from keystone_action.evidence.model import AgentRun
-from keystone_action.sandbox.programs import first_word, sentence_on_hidden, ways_to_show
+from keystone_action.sandbox.programs import sentence_on_hidden, started_program, ways_to_show
 from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PresetAgent, PythonAgent
 
@@ -55,7 +55,7 @@ async def _run_command(agent: CommandAgent, sandbox: Sandbox, task: AgentCall) -
 
 def _advice(command: str, sandbox: Sandbox) -> str:
     """Where the program is that a command starts with, when the sandbox hides it."""
-    program = first_word(command)
+    program = started_program(command)
     place = None if program is None else sandbox.find_hidden(program)
     if program is None or place is None:
         return ""

@@ -24,7 +24,7 @@ from keystone_action.report.words import count, duration
 from keystone_action.sandbox.own_programs import unused_copies
 from keystone_action.sandbox.processes.system_v import remove_of_server
 from keystone_action.sandbox.users import Users, remove_left_behind
-from keystone_action.system.run_lock import State, is_on_engine, locked_run, state_of
+from keystone_action.system.run_lock import RunState, is_on_engine, locked_run, state_of
 
 if TYPE_CHECKING:
     from keystone_action.cli.arguments import CleanArguments
@@ -60,14 +60,14 @@ def _places(environ: Mapping[str, str]) -> list[Path]:
     return list(dict.fromkeys(Path(name) for name in named if name and os.path.isdir(name)))  # noqa: PTH112
 
 
-def fate(run_id: str, places: Iterable[Path]) -> State:
+def fate(run_id: str, places: Iterable[Path]) -> RunState:
     """What the locks say of a run."""
     states = {state_of(run_id, place) for place in places}
     return "going" if "going" in states else "dead" if "dead" in states else "unknown"
 
 
 def choose(
-    leftovers: Iterable[Leftover], wanted: CleanArguments, *, now: float, fate: Callable[[str], State]
+    leftovers: Iterable[Leftover], wanted: CleanArguments, *, now: float, fate: Callable[[str], RunState]
 ) -> list[Leftover]:
     """Which of these go. now: seconds since the epoch by the engine's clock."""
     known = list(leftovers)

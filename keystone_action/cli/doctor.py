@@ -27,7 +27,7 @@ from keystone_action.system import environment
 if TYPE_CHECKING:
     from keystone_action.cli.found_agents import FoundAgent
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import Facts
+    from keystone_action.engine.records import EngineFacts
 
 Mark = Literal["ok", "--", "!!"]
 
@@ -198,7 +198,7 @@ def _engine(client: EngineClient, environ: Mapping[str, str]) -> list[Finding]:
     ]
 
 
-def _limits(facts: Facts) -> Iterator[Finding]:
+def _limits(facts: EngineFacts) -> Iterator[Finding]:
     enforced = {
         "memory": facts.get("MemoryLimit"),
         "processes": facts.get("PidsLimit"),

@@ -420,7 +420,7 @@ _MEASURE_TRIES = 3
 _INTO = "can't copy into a container"
 
 
-def put(client: EngineClient, container: str, pieces: Iterable[bytes], directory: str = "/") -> None:
+def put_archive(client: EngineClient, container: str, pieces: Iterable[bytes], directory: str = "/") -> None:
     """Unpack an archive (all but its end) in a container's directory. Raises SandboxError."""
     with engine_errors(_INTO):
         client.put_archive(container, directory, in_chunks(_read_here(itertools.chain(pieces, [END]))))
@@ -432,7 +432,7 @@ def _read_here(pieces: Iterable[bytes]) -> Iterator[bytes]:
         yield from pieces
 
 
-def fetch(client: EngineClient, container: str, path: str) -> Generator[bytes, None, None]:
+def fetch_archive(client: EngineClient, container: str, path: str) -> Generator[bytes, None, None]:
     """What is at this path of a container, as pieces of an archive. To be closed. Raises SandboxError; an OSError of
     the caller's own passes through."""
     with engine_errors("can't copy out of a container"):

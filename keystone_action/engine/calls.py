@@ -125,7 +125,7 @@ something."""
 Result = TypeVar("Result")
 
 
-async def ask(call: Callable[[], Result], what: str, *, abandon: bool = False) -> Result:
+async def ask_engine(call: Callable[[], Result], what: str, *, abandon: bool = False) -> Result:
     """Run a blocking call of the engine's client in a thread. Raises ServiceError: `what`, and what the engine said.
 
     A call that was begun is waited for, since what it makes must be known to be removed; with `abandon`, one that

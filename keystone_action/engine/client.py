@@ -15,18 +15,18 @@ from docker.errors import APIError, DockerException
 from docker.types import EndpointConfig, HostConfig
 
 from keystone_action.engine.calls import Refused, UnusableLogin
-from keystone_action.engine.connection import Connection, library_errors
+from keystone_action.engine.connection import EngineConnection, library_errors
 from keystone_action.engine.records import (
     ChangeRecord,
-    Config,
     Container,
-    Facts,
+    EngineFacts,
+    EngineVersion,
+    ImageConfig,
     ImageRecord,
     ListedContainer,
     ListedImage,
     NetworkRecord,
     PullEvent,
-    Version,
     Volume,
 )
 from keystone_action.engine.streams import AttachedStreams, Demultiplexer, KeptStream
@@ -38,7 +38,7 @@ T = TypeVar("T")
 class EngineClient:
     """What we ask one engine. Made by `connect`, closed by its maker. Any number of threads may use it."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: EngineConnection) -> None:
         self._connection = connection
 
     def close(self) -> None:
@@ -75,15 +75,15 @@ class EngineClient:
     # The engine itself.
 
     @library_errors()
-    def facts(self) -> Facts:
+    def facts(self) -> EngineFacts:
         """What it says of itself."""
-        found: Facts = self._connection.info()  # type: ignore[assignment]
+        found: EngineFacts = self._connection.info()  # type: ignore[assignment]
         return found
 
     @library_errors()
-    def engine_version(self) -> Version:
+    def engine_version(self) -> EngineVersion:
         """Which engine it is."""
-        found: Version = self._connection.version()  # type: ignore[assignment]
+        found: EngineVersion = self._connection.version()  # type: ignore[assignment]
         return found
 
     @property
@@ -255,7 +255,7 @@ class EngineClient:
         return found
 
     @library_errors()
-    def commit(self, container: str, config: Config) -> str:
+    def commit(self, container: str, config: ImageConfig) -> str:
         """An image of what is in a container, and with this description; its id."""
         made = self._connection.commit(container, conf=config)
         return str(made["Id"])

@@ -16,7 +16,7 @@ from keystone_action.errors import SandboxError
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.connection import Connection
+    from keystone_action.engine.connection import EngineConnection
 
 DEFAULT_SOCKET = "/var/run/docker.sock"
 VARIABLES = frozenset({"DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"})
@@ -53,7 +53,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
     from requests.exceptions import RequestException
 
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.connection import Connection
+    from keystone_action.engine.connection import EngineConnection
 
     address = engine_address(environ)
     try:
@@ -72,7 +72,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
     try:
         given = {name: environ[name] for name in VARIABLES if environ.get(name)}
         tls = kwargs_from_env(given).get("tls") if given and not _is_socket(address) else None
-        connection = Connection(address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
+        connection = EngineConnection(address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
         _ping(connection)
     except (DockerException, RequestException, OSError, ValueError, TypeError) as error:
         # ValueError: an answer that is no JSON. TypeError: JSON, but no object.
@@ -83,7 +83,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
     return EngineClient(connection)
 
 
-def _ping(connection: Connection) -> None:
+def _ping(connection: EngineConnection) -> None:
     if not connection.ping():
         raise ValueError("its answer to a ping is not that of an engine")
 

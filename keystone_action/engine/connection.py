@@ -47,7 +47,7 @@ def library_errors() -> Iterator[None]:
         raise connection_error(error) from error
 
 
-class Connection(APIClient):
+class EngineConnection(APIClient):
     """docker-py's interface to an engine, for `EngineClient` alone. Any thread may call `doubt`, `hurry` and `cut`."""
 
     def __init__(

@@ -20,13 +20,13 @@ from keystone_action.engine.calls import Refused, aside, engine_errors, unless_r
 from keystone_action.engine.streams import AttachedStreams, Demultiplexer, KeptStream
 from keystone_action.errors import SandboxError
 from keystone_action.files.disk_usage import human
-from keystone_action.system.command import DEFAULT_PIDS, Capture, Completed, KeptWhole, Limits
+from keystone_action.system.command import DEFAULT_PIDS, Capture, CommandLimits, Completed, KeptWhole
 
 if TYPE_CHECKING:
     from docker.types import HostConfig
 
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import State
+    from keystone_action.engine.records import ContainerState
     from keystone_action.engine.streams import AttachedStreams
 
 
@@ -63,7 +63,7 @@ class ContainerPlan:
     directory: str
     labels: Mapping[str, str]
     environment: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    limits: CommandLimits = field(default_factory=CommandLimits)
     mounts: tuple[Mount, ...] = ()
     volumes: tuple[str, ...] = ()
     """Paths that are not part of its own layer; what lies there is removed with it."""
@@ -117,7 +117,7 @@ def create(client: EngineClient, plan: ContainerPlan) -> str:
     )
 
 
-def connect(client: EngineClient, plan: ContainerPlan, container: str) -> None:
+def join_networks(client: EngineClient, plan: ContainerPlan, container: str) -> None:
     """Put a container that was made, not started, into its further networks. Raises what the client raises."""
     for network in plan.networks:
         client.join(network, container)
@@ -202,7 +202,7 @@ class ContainerStopped(Exception):  # noqa: N818 - not an error: we were asked t
     """The container was ended because `Run.stop` was called."""
 
 
-class Run:
+class ContainerRun:
     """A container's life.
 
     prepare, collect: called with the container's id before its start and after its end; collect may return the sentence
@@ -254,7 +254,7 @@ class Run:
             with engine_errors(f"can't run a container of {self._plan.image}"):
                 self._go_on()
                 identifier = create(self._client, self._plan)
-                connect(self._client, self._plan, identifier)
+                join_networks(self._client, self._plan, identifier)
                 with contextlib.closing(self._output):
                     done = self._live(identifier)
                 return done
@@ -262,7 +262,7 @@ class Run:
             if identifier is not None:
                 # The first failure is the one to tell. Of a container that stays, the end of the run tells.
                 with contextlib.suppress(SandboxError) if done is None else contextlib.nullcontext():
-                    remove(self._client, identifier)
+                    remove_container(self._client, identifier)
 
     def _go_on(self) -> None:
         if self.stopped:
@@ -335,7 +335,7 @@ class Run:
                 next_look = now
                 looking = aside(partial(self._look, identifier))
             if self._timed_out or self._limit or self._finishing:
-                killed, killing = now, aside(partial(kill, self._client, identifier))
+                killed, killing = now, aside(partial(kill_container, self._client, identifier))
 
     def _not_killed(self, *, answered: bool) -> SandboxError:
         if answered:
@@ -346,7 +346,7 @@ class Run:
             help="see that the engine (DOCKER_HOST, else /var/run/docker.sock) is still running",
         )
 
-    def _make_completed(self, state: State, duration: float) -> Completed:
+    def _make_completed(self, state: ContainerState, duration: float) -> Completed:
         code = int(state["ExitCode"])
         number = code - 128 if code - 128 in set(signal.valid_signals()) else None
         if self._timed_out or (self._limit and number):
@@ -365,7 +365,7 @@ class Run:
             stderr=self._output.stderr.capture(),
         )
 
-    def _memory_sentence(self, state: State, code: int) -> str | None:
+    def _memory_sentence(self, state: ContainerState, code: int) -> str | None:
         allowed = self._plan.limits.memory
         if not state.get("OOMKilled") or allowed is None:
             return None
@@ -414,13 +414,13 @@ def exit_code(client: EngineClient, identifier: str) -> int:
         return int(client.inspect_container(identifier)["State"]["ExitCode"])
 
 
-def kill(client: EngineClient, identifier: str) -> None:
+def kill_container(client: EngineClient, identifier: str) -> None:
     """SIGKILL for all in the container; one that has ended by itself is fine too."""
     with unless_refused(404, 409):
         client.kill(identifier)
 
 
-def remove(client: EngineClient, identifier: str) -> None:
+def remove_container(client: EngineClient, identifier: str) -> None:
     """End and remove a container with its anonymous volumes. Raises SandboxError when it stays."""
     with engine_errors("can't remove a container"):
         for attempt in range(_REMOVAL_TRIES):

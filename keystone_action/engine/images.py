@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 from keystone_action.engine import archives as docker_pack
 from keystone_action.engine import records as label
-from keystone_action.engine.archives import put
+from keystone_action.engine.archives import put_archive
 from keystone_action.engine.calls import Refused, engine_errors
-from keystone_action.engine.container import ContainerPlan, Mount, Run
+from keystone_action.engine.container import ContainerPlan, ContainerRun, Mount
 from keystone_action.errors import SandboxError
 from keystone_action.system.command import Completed
 from keystone_action.system.environment import DEFAULT_PATH
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import Config
+    from keystone_action.engine.records import ImageConfig
 
 PROBING_USER = 65532
 _LINK_PLACE = "E/workspace"
@@ -137,7 +137,7 @@ class Image:
     def _run(self, argv: tuple[str, ...], user: int, mounts: tuple[Mount, ...]) -> Completed:
         plan = ContainerPlan(self.identifier, argv, user, "/", self.labels, mounts=mounts, init=self.init)
         try:
-            return Run(self.client, plan, timeout=_PROBE_TIMEOUT).execute()
+            return ContainerRun(self.client, plan, timeout=_PROBE_TIMEOUT).execute()
         except SandboxError as error:
             if not self.init or "docker-init" not in error.message:
                 raise
@@ -180,7 +180,7 @@ cd / && {{ xargs -0 tar -cf - -- <{_PATHS} || cat {_NEEDLES}; }} 2>/dev/null | g
 """
 
 
-def digest_of(*content: object) -> str:
+def layer_digest(*content: object) -> str:
     """The name of what this content (anything that JSON can say) makes."""
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
@@ -241,7 +241,7 @@ def _commit(client: EngineClient, image: Image, container: str, labels: Mapping[
     """With the description of the image that it was made of, but for labels."""
     with engine_errors("can't keep what setup did as an image"):
         original = client.inspect_image(image.identifier).get("Config") or {}
-        kept: Config = {
+        kept: ImageConfig = {
             "Cmd": original.get("Cmd"),
             # None would be the container's, which is our script.
             "Entrypoint": original.get("Entrypoint") or [],
@@ -275,7 +275,9 @@ def list_layer_changes(client: EngineClient, container: str, ours: Collection[st
     )
 
 
-def holds(client: EngineClient, image: Image, identifier: str, paths: Sequence[str], needles: Collection[str]) -> bool:
+def layer_holds(
+    client: EngineClient, image: Image, identifier: str, paths: Sequence[str], needles: Collection[str]
+) -> bool:
     """Whether one of these texts is in what lies at these paths of an image made of `image`; also True when that can't
     be told. Blocks. Raises SandboxError."""
     wanted = [line for needle in needles for line in needle.splitlines() if line.strip()]
@@ -287,10 +289,10 @@ def holds(client: EngineClient, image: Image, identifier: str, paths: Sequence[s
     ]
 
     def prepare(container: str) -> None:
-        put(client, container, archive)
+        put_archive(client, container, archive)
 
     plan = ContainerPlan(identifier, ("/bin/sh", "-c", _SEARCH), 0, "/", image.labels, init=image.init)
-    return Run(client, plan, timeout=_SEARCH_TIMEOUT, prepare=prepare).execute().exit_code != 1
+    return ContainerRun(client, plan, timeout=_SEARCH_TIMEOUT, prepare=prepare).execute().exit_code != 1
 
 
 def remove_image(client: EngineClient, image: str) -> bool:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, Refused, ask, ask_within, unless_refused
+from keystone_action.engine.calls import REMOVAL_SECONDS, Refused, ask_engine, ask_within, unless_refused
 from keystone_action.engine.own_container import find_own_container
 from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
@@ -187,13 +187,13 @@ class Networks:
         pauses = iter(ADDRESS_PAUSES)
         while True:
             try:
-                return await ask(create, f"the network {name} can't be made")
+                return await ask_engine(create, f"the network {name} can't be made")
             except ServiceError as error:
                 if not _NO_POOL.search(error.message):
                     raise
                 pause = next(pauses, None)
                 if pause is None:
-                    there = await ask(self._client.list_networks, "networks can't be listed")
+                    there = await ask_engine(self._client.list_networks, "networks can't be listed")
                     raise _no_addresses(name, len(there)) from None
             await anyio.sleep(pause)
 
@@ -213,7 +213,7 @@ class Networks:
     async def _own(self) -> str | None:
         if not self._looked:
             problem = "our own container can't be looked up"
-            found = await ask(lambda: find_own_container(self._client), problem)
+            found = await ask_engine(lambda: find_own_container(self._client), problem)
             self._own_id = None if found is None else found.network
             self._looked = True
         return self._own_id
@@ -226,7 +226,7 @@ class Networks:
             self._client.join(network.id, container, aliases=[alias] if alias else [])
             return address_in(self._client.inspect_container(container), network.name)
 
-        return await ask(join, f"the network {network.name} can't be joined")
+        return await ask_engine(join, f"the network {network.name} can't be joined")
 
     @asynccontextmanager
     async def membership(self, name: str) -> AsyncIterator[None]:
@@ -235,7 +235,7 @@ class Networks:
         import anyio
 
         own = await self._own()
-        made = await ask(lambda: self._enter_foreign(name, own), f"the network {name} can't be joined")
+        made = await ask_engine(lambda: self._enter_foreign(name, own), f"the network {name} can't be joined")
         try:
             yield
         finally:
@@ -257,7 +257,7 @@ class Networks:
 
     async def disconnect(self, network: ContainerNetwork, container: str) -> None:
         """Take a container out again; harmless when it is not in, or the network is gone. Raises ServiceError."""
-        await ask(lambda: self._client.leave(network.id, container), f"the network {network.name} can't be left")
+        await ask_engine(lambda: self._client.leave(network.id, container), f"the network {network.name} can't be left")
 
     async def close(self, network: ContainerNetwork) -> None:
         """Remove a network, even if containers are in it. Raises ServiceError when the engine does not answer (in time)

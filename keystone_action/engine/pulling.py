@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from keystone_action.engine.calls import Refused, UnusableLogin, ask, ask_within
+from keystone_action.engine.calls import Refused, UnusableLogin, ask_engine, ask_within
 from keystone_action.errors import ServiceError
 from keystone_action.spec.registry_names import without_scheme
 
@@ -108,7 +108,7 @@ async def ensure_image(client: EngineClient, name: str, how: Pulling, *, pauses:
     """
     import anyio
 
-    if await ask(lambda: client.has_image(name), f"image {name}"):
+    if await ask_engine(lambda: client.has_image(name), f"image {name}"):
         return
     pull = _Pull(client, name, how)
     for pause in (*pauses, None):

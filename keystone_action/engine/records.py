@@ -11,7 +11,7 @@ Labels = dict[str, str] | None
 Texts = dict[str, str]
 
 
-class State(TypedDict, total=False):
+class ContainerState(TypedDict, total=False):
     """Whether a container runs, and how it ended."""
 
     Running: bool
@@ -23,7 +23,7 @@ class State(TypedDict, total=False):
     """What its image's own check says, as `Status`."""
 
 
-class Config(TypedDict, total=False):
+class ImageConfig(TypedDict, total=False):
     """What an image gives its containers."""
 
     Cmd: list[str] | None
@@ -56,8 +56,8 @@ class Container(TypedDict, total=False):
     """One container, inspected."""
 
     Id: str
-    State: State
-    Config: Config
+    State: ContainerState
+    Config: ImageConfig
     HostConfig: Texts
     """Has its `NetworkMode`."""
     NetworkSettings: NetworkSettings
@@ -112,7 +112,7 @@ class ImageRecord(TypedDict, total=False):
     Id: str
     RepoTags: list[str] | None
     RepoDigests: list[str] | None
-    Config: Config | None
+    Config: ImageConfig | None
 
 
 class ListedImage(TypedDict, total=False):
@@ -132,7 +132,7 @@ class ChangeRecord(TypedDict):
     """0 = changed, 1 = new, 2 = removed."""
 
 
-class Facts(TypedDict, total=False):
+class EngineFacts(TypedDict, total=False):
     """What an engine says of itself."""
 
     SecurityOptions: list[str] | None
@@ -143,7 +143,7 @@ class Facts(TypedDict, total=False):
     CpuCfsQuota: bool
 
 
-class Version(TypedDict, total=False):
+class EngineVersion(TypedDict, total=False):
     """Which engine it is."""
 
     Version: str

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from keystone_action.engine import records as labels
 from keystone_action.engine.calls import engine_errors, unless_refused
-from keystone_action.engine.container import remove
+from keystone_action.engine.container import remove_container
 from keystone_action.engine.images import KEPT_KIND, OWN_KIND, REPOSITORY, remove_image
 from keystone_action.engine.networks import remove_network
 from keystone_action.errors import SandboxError
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     _Listed = ListedContainer | ListedImage | NetworkRecord | Volume
 
-Kind = Literal["container", "network", "volume", "image"]
+LeftoverKind = Literal["container", "network", "volume", "image"]
 _AT_ONCE = 16
 
 
@@ -29,7 +29,7 @@ _AT_ONCE = 16
 class Leftover:
     """A thing of ours on an engine."""
 
-    kind: Kind
+    kind: LeftoverKind
     identifier: str
     name: str
     run_id: str
@@ -109,10 +109,10 @@ async def remove_leftovers(client: EngineClient, leftovers: Iterable[Leftover]) 
                 swept.problems.append(error.message)
                 return False
 
-    async def each(kind: Kind, function: Callable[[EngineClient, str], bool | None]) -> int:
+    async def each(kind: LeftoverKind, function: Callable[[EngineClient, str], bool | None]) -> int:
         return sum(await asyncio.gather(*(one(function, found.identifier) for found in known if found.kind == kind)))
 
-    swept.containers = await each("container", remove)
+    swept.containers = await each("container", remove_container)
     swept.networks = await each("network", _remove_network)
     swept.volumes = await each("volume", _remove_volume)
     # The newest first, and one after the other: it may be made of an older one.
@@ -121,7 +121,7 @@ async def remove_leftovers(client: EngineClient, leftovers: Iterable[Leftover]) 
     return swept
 
 
-def _leftover(kind: Kind, listed: _Listed, identifier: str, name: str, made: float) -> Leftover:
+def _leftover(kind: LeftoverKind, listed: _Listed, identifier: str, name: str, made: float) -> Leftover:
     return Leftover(kind, identifier, name, (listed.get("Labels") or {}).get(labels.RUN, ""), made)
 
 

@@ -349,7 +349,7 @@ def _is_movable_entry(entry: os.DirEntry[str], folder: int, needle: re.Pattern[b
     if stat.S_ISREG(mode):
         if status.st_nlink > 1:
             return False
-        return entry.name.endswith(_MAY_NAME_PLACES) or not holds(entry.name, needle, folder)
+        return entry.name.endswith(_MAY_NAME_PLACES) or not file_holds(entry.name, needle, folder)
     return stat.S_ISDIR(mode)
 
 
@@ -360,7 +360,7 @@ def _has_attributes(name: str, folder: int) -> bool:
     return False
 
 
-def holds(name: str, needle: re.Pattern[bytes], folder: int | None = None) -> bool:
+def file_holds(name: str, needle: re.Pattern[bytes], folder: int | None = None) -> bool:
     """Whether this is in the bytes of a regular file. Raises OSError."""
     with _bytes_of(name, folder) as content:
         return content is not None and needle.search(content) is not None

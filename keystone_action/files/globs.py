@@ -36,7 +36,7 @@ VENDORED = frozenset({"venv", "node_modules", "vendor", "__pycache__", "site-pac
 """Directories that hold what others wrote, or what was made from it."""
 
 
-def find(workspace: Path, pattern: str) -> list[str]:
+def find_paths(workspace: Path, pattern: str) -> list[str]:
     """The paths that match, sorted; each is there and inside. A dangling link is absent (spec 5.3).
 
     Raises PathEscape when a match leads out of the workspace, PathUnreadable, and PathMissing only when the
@@ -53,13 +53,13 @@ def find(workspace: Path, pattern: str) -> list[str]:
     return found
 
 
-async def find_apart(workspace: Path, pattern: str) -> list[str]:
-    """`find`, in a thread where it has to look through directories."""
+async def find_paths_in_thread(workspace: Path, pattern: str) -> list[str]:
+    """`find_paths`, in a thread where it has to look through directories."""
     if not has_wildcard(pattern):
-        return find(workspace, pattern)
+        return find_paths(workspace, pattern)
     import anyio.to_thread
 
-    return await anyio.to_thread.run_sync(find, workspace, pattern)
+    return await anyio.to_thread.run_sync(find_paths, workspace, pattern)
 
 
 def glob_inside(root: Path, pattern: str, *, dot: bool = False) -> list[str]:
@@ -177,18 +177,20 @@ ORIGINAL_LIMIT = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class TakenBack:
+class RestoredFiles:
     """Paths relative to the workspace, sorted. restored: as they were in the snapshot. removed: the agent's own."""
 
     restored: tuple[str, ...] = ()
     removed: tuple[str, ...] = ()
 
-    def __add__(self, further: TakenBack) -> TakenBack:
+    def __add__(self, further: RestoredFiles) -> RestoredFiles:
         restored, removed = {*self.restored, *further.restored}, {*self.removed, *further.removed}
-        return TakenBack(tuple(sorted(restored)), tuple(sorted(removed)))
+        return RestoredFiles(tuple(sorted(restored)), tuple(sorted(removed)))
 
 
-def take_back(workspace: Path, originals: Path | None, changes: Sequence[Change], patterns: Iterable[str]) -> TakenBack:
+def restore_protected(
+    workspace: Path, originals: Path | None, changes: Sequence[Change], patterns: Iterable[str]
+) -> RestoredFiles:
     """Undo every change whose path matches one of the globs, or lies in a directory that does.
 
     workspace: a copy of what the agent left. originals: `keep_originals`, None when there was nothing.
@@ -202,10 +204,10 @@ def take_back(workspace: Path, originals: Path | None, changes: Sequence[Change]
         _clear(workspace, change.path, keep_directory=_is_directory(change.before))
     for change in sorted(restored, key=lambda one: one.path):
         _restore(workspace, originals, change.path, change.before)
-    return TakenBack(tuple(sorted(change.path for change in restored)), tuple(sorted(removed)))
+    return RestoredFiles(tuple(sorted(change.path for change in restored)), tuple(sorted(removed)))
 
 
-def put(workspace: Path, path: str, content: bytes, originals: Path | None = None) -> None:
+def put_file(workspace: Path, path: str, content: bytes, originals: Path | None = None) -> None:
     """Write a file of the author's, in place of what the agent left there or on the way. Raises PathProblem."""
     _make_way(workspace, path, originals)
     _clear(workspace, path)

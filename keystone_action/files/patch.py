@@ -187,14 +187,14 @@ def _side(root: Path | None, path: str, state: FileState | None) -> bytes | None
     return data
 
 
-def header_line(change: Change) -> str:
+def git_header_line(change: Change) -> str:
     """The first line of a change in a patch."""
     return f"diff --git {_name('a', change.path)} {_name('b', change.path)}"
 
 
 def _header(change: Change) -> list[str]:
     old, new = _git_mode(change.before), _git_mode(change.after)
-    lines = [header_line(change)]
+    lines = [git_header_line(change)]
     if not old:
         return [*lines, f"new file mode {new}"]
     if not new:
@@ -319,7 +319,7 @@ def line_counts(patch: str, changes: Sequence[Change], originals: Path | None, w
 
 def _count_shown_lines(patch: str, single: Sequence[Change]) -> dict[int, tuple[int, int]]:
     """Added and removed lines of each change whose hunks are all there, by its number."""
-    headers = [header_line(change) for change in single]
+    headers = [git_header_line(change) for change in single]
     counts: dict[int, tuple[int, int]] = {}
     cut: set[int] = set()
     current = -1

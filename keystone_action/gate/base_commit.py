@@ -19,7 +19,7 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keystone_action.errors import UsageError
 from keystone_action.files.git import commands as git
-from keystone_action.files.git.commits import NoCheckout, Remote, Tree, checkout_of, open_tree, submodules_of
+from keystone_action.files.git.commits import NoCheckout, Remote, Tree, checkout_of, open_commit, submodules_of
 from keystone_action.files.temporary import process_directory
 from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_source, steering_paths
 from keystone_action.runner.baseline import FILE
@@ -65,18 +65,18 @@ def merge_base(directory: Path) -> BaseCommit:
     (of the remote `upstream`, else of `origin`), as GitHub would compare it. Raises UsageError when there is none."""
     help_text = "clone with a remote `origin`, and `git remote set-head origin --auto` names its default branch"
     try:
-        git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=directory)
+        git.run_git("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=directory)
     except git.GitFailed:
         raise UsageError(f"{directory} is in no git checkout with a commit", help=help_text) from None
     for reference in _DEFAULTS:
         try:
-            git.run("rev-parse", "--verify", "-q", f"{reference}^{{commit}}", directory=directory)
-            shown = git.run("rev-parse", "--abbrev-ref", reference, directory=directory).decode("utf-8", "replace")
+            git.run_git("rev-parse", "--verify", "-q", f"{reference}^{{commit}}", directory=directory)
+            shown = git.run_git("rev-parse", "--abbrev-ref", reference, directory=directory).decode("utf-8", "replace")
         except git.GitFailed:
             continue
         name = shown.strip() or reference.removeprefix("refs/remotes/")
         try:
-            found = git.run("merge-base", "HEAD", reference, directory=directory).decode("ascii", "replace").strip()
+            found = git.run_git("merge-base", "HEAD", reference, directory=directory).decode("ascii", "replace").strip()
         except git.GitFailed:
             raise UsageError(
                 f"HEAD and {name} have no commit in common here",
@@ -202,7 +202,9 @@ class BaseFiles:
         along is its own doing."""
         found = {}
         for name in ("core.autocrlf", "core.eol"):
-            said = git.run("config", "--get", name, directory=self.root, accept=1).decode("ascii", "replace").strip()
+            said = (
+                git.run_git("config", "--get", name, directory=self.root, accept=1).decode("ascii", "replace").strip()
+            )
             if said.lower() in _LINE_ENDS:
                 found[name] = said.lower()
         return found
@@ -219,7 +221,7 @@ def open_base(base: BaseCommit, directory: Path) -> BaseFiles:
         top, repository = private / "files", private / "objects"
         for folder in (repository, top, top / ".git"):  # the last one makes it a root that no path of a spec may leave
             folder.mkdir()
-        tree = open_tree(root, base.sha, repository, base.remote)
+        tree = open_commit(root, base.sha, repository, base.remote)
         return BaseFiles(tree, root, top, top / directory.relative_to(root))
     except (git.GitFailed, OSError) as error:
         raise unreadable_base(base, error) from None
@@ -292,11 +294,11 @@ def merged_onto(directory: Path, merge: str, head: str) -> str | None:
     A shallow checkout has the names of the parents too, though not the parents.
     """
     try:
-        found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=directory).decode("ascii").strip()
+        found = git.run_git("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=directory).decode("ascii").strip()
         if not merge or found != merge:
             return None
         # As it was written: neither the graft of a shallow checkout nor a replacement has a say.
-        written = git.run("cat-file", "commit", found, directory=directory).decode("utf-8", "replace")
+        written = git.run_git("cat-file", "commit", found, directory=directory).decode("utf-8", "replace")
     except (git.GitFailed, UnicodeDecodeError):
         return None
     lines = written.partition("\n\n")[0].splitlines()
@@ -308,10 +310,10 @@ def known_merge_base(directory: Path, branch: str, head: str) -> str | None:
     """The newest commit that a branch of `origin` and a commit have in common; None when this checkout can't tell, as a
     shallow one can't."""
     try:
-        if git.run("rev-parse", "--is-shallow-repository", directory=directory).strip() != b"false":
+        if git.run_git("rev-parse", "--is-shallow-repository", directory=directory).strip() != b"false":
             return None
         words = ("merge-base", head, f"refs/remotes/origin/{branch}")
-        found = git.run(*words, directory=directory).decode("ascii", "replace").strip()
+        found = git.run_git(*words, directory=directory).decode("ascii", "replace").strip()
     except git.GitFailed:
         return None
     return found if re.fullmatch(_SHA, found) else None
@@ -350,7 +352,7 @@ def _difference_inside(files: BaseFiles, before: str, submodule: str, place: Pat
     """Of a baseline that was in a submodule at the base: what is in it is in no commit of the repository, so that the
     commit which is named stands for it."""
     commit = files.tree.submodules[submodule]
-    now = submodules_of(git.run("ls-tree", "-z", "HEAD", "--", submodule, directory=files.root)).get(submodule)
+    now = submodules_of(git.run_git("ls-tree", "-z", "HEAD", "--", submodule, directory=files.root)).get(submodule)
     if now != commit:
         return f"baseline changed (submodule {submodule} {commit[:12]} → {now[:12] if now else 'none'})"
     return "" if place.resolve() == files.root / before else f"baseline changed (it was {before})"
@@ -358,7 +360,7 @@ def _difference_inside(files: BaseFiles, before: str, submodule: str, place: Pat
 
 def _blob(files: BaseFiles, path: Path) -> str:
     words = ("hash-object", "--no-filters", "--", str(path))
-    return git.run(*words, directory=files.top.parent / "objects").decode("ascii").strip()
+    return git.run_git(*words, directory=files.top.parent / "objects").decode("ascii").strip()
 
 
 _HELP = "name a folder that nobody commits to, for example ${{ runner.temp }}/keystone-judges"
@@ -386,7 +388,7 @@ def refuse_committed_answers(cache: Path, workspace: Path) -> None:
 
 def _holds(top: Path, cache: Path, shown: str) -> bool:
     try:
-        return bool(git.run("ls-files", "-z", "--", str(cache.relative_to(top)), directory=top))
+        return bool(git.run_git("ls-files", "-z", "--", str(cache.relative_to(top)), directory=top))
     except git.GitFailed as error:
         why = " ".join(str(error).split())
         raise UsageError(

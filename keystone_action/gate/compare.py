@@ -187,7 +187,7 @@ def _submodules_of_head(files: BaseFiles) -> dict[str, str]:
     if not files.tree.submodules:
         return {}
     try:
-        return submodules_of(git.run("ls-tree", "-r", "-z", "HEAD", directory=files.root))
+        return submodules_of(git.run_git("ls-tree", "-r", "-z", "HEAD", directory=files.root))
     except GitFailed:
         return {}
 

@@ -248,7 +248,7 @@ def count_lines(old: bytes, new: bytes) -> str:
             (Path(folder) / name).write_bytes(content)
         options = ("--no-index", "--numstat", "--no-ext-diff", "--no-textconv", "--no-renames", "--text")
         try:
-            answer = git.run("diff", *options, "a", "b", directory=Path(folder), accept=1)
+            answer = git.run_git("diff", *options, "a", "b", directory=Path(folder), accept=1)
         except git.GitFailed:
             return "changed"
     numbers = _NUMBERS.match(answer)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.files.git import commands as git
-from keystone_action.files.git.commits import Remote, Tree, TreeEntry, open_tree
+from keystone_action.files.git.commits import Remote, Tree, TreeEntry, open_commit
 from keystone_action.gate.base_commit import BaseFiles
 from keystone_action.gate.named_files import count_lines
 from keystone_action.gate.workflow_changes import GRAVEST, HARMLESS, Workflow, ranked_differences, read_workflow
@@ -77,10 +77,10 @@ def _tree_of_the_change(files: BaseFiles, workflow: WorkflowFile, remote: Remote
         folder = place / name
         folder.mkdir()
         if name == "head":
-            found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=files.root)
-            return open_tree(files.root, found.decode("ascii", "replace").strip(), folder, remote)
+            found = git.run_git("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=files.root)
+            return open_commit(files.root, found.decode("ascii", "replace").strip(), folder, remote)
         try:
-            return open_tree(files.root, sha, folder)
+            return open_commit(files.root, sha, folder)
         except git.GitFailed:
             continue
     raise AssertionError

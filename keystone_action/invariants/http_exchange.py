@@ -28,7 +28,7 @@ from keystone_action.invariants.operators import Operators
 from keystone_action.spec.models.base import StrictModel
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.protocol import Connection
+    from keystone_action.sandbox.protocol import ServedConnection
 
 HEAD_LIMIT = 64 << 10
 BODY_LIMIT = 8 << 20
@@ -161,7 +161,7 @@ class _Collected:
         return self.final and not self.headers.keys() & {"content-length", "transfer-encoding"}
 
 
-async def exchange(connection: Connection, request: bytes) -> HttpResponse:
+async def exchange(connection: ServedConnection, request: bytes) -> HttpResponse:
     """Send a request, read its response and close the connection. A redirect is a response like any other.
 
     The caller limits the time. Raises BadResponse, OSError.

@@ -58,7 +58,7 @@ _QUIET_ROUNDS = 4
 _ROUND_SECONDS = 0.005
 _BACKLOG = 128
 
-Connection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+StreamPair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Handler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
@@ -161,8 +161,8 @@ async def closing_writer(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
 
 
 async def pass_both_ways(
-    here: Connection,
-    there: Connection,
+    here: StreamPair,
+    there: StreamPair,
     *,
     sent: Callable[[int], None] = lambda _: None,
     received: Callable[[int], None] = lambda _: None,

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, EgressRecord
-from keystone_action.network.guarded_listener import CHUNK, Connection, GuardedListener, closing_writer, pass_both_ways
+from keystone_action.network.guarded_listener import CHUNK, GuardedListener, StreamPair, closing_writer, pass_both_ways
 from keystone_action.network.loop_thread import LoopThread
 from keystone_action.network.relay import Outside
 from keystone_action.spec.models.hosts import IPAddress, parse_host, parse_port, split_port
@@ -282,7 +282,7 @@ class EgressCell:
         if refusal is not None:
             await _reply(client, refusal)
 
-    async def _head(self, client: Connection) -> bytes | None:
+    async def _head(self, client: StreamPair) -> bytes | None:
         """The head of a request; None when the client sends none."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
@@ -294,7 +294,7 @@ class EgressCell:
             pass
         return None
 
-    async def _serve(self, head: bytes, client: Connection, egress: EgressRecord) -> _Refusal | None:
+    async def _serve(self, head: bytes, client: StreamPair, egress: EgressRecord) -> _Refusal | None:
         """The whole life of a tunnel or request that is let through; of any other, what its client is told."""
         if problem := self._log.failure or self._log.full:
             egress.reason = problem
@@ -316,7 +316,7 @@ class EgressCell:
             await self._tunnel(request, client, onward, egress)
         return None
 
-    async def _reach(self, request: ProxyRequest, egress: EgressRecord) -> Connection:
+    async def _reach(self, request: ProxyRequest, egress: EgressRecord) -> StreamPair:
         """A connection to where a request may go. Raises Denied, and _UnreachableError when nobody answers there."""
         entry = self._policy.permit(request.host, request.port)
         egress.decision, egress.reason = "allow", f"allowed by {entry.text}"
@@ -339,7 +339,7 @@ class EgressCell:
         raise denied or failed
 
     async def _tunnel(
-        self, request: ProxyRequest, client: Connection, onward: Connection, egress: EgressRecord
+        self, request: ProxyRequest, client: StreamPair, onward: StreamPair, egress: EgressRecord
     ) -> None:
         if request.head:
             onward[1].write(request.head)
@@ -367,7 +367,7 @@ class EgressCell:
             egress.reason += f"; {idled}" if idle.expired() else f"; broke off ({_describe_error(error)})"
 
 
-async def _reply(client: Connection, refusal: _Refusal) -> None:
+async def _reply(client: StreamPair, refusal: _Refusal) -> None:
     """A whole answer, after which the client is heard out."""
     reader, writer = client
     body = f"{refusal.text}\n".encode()

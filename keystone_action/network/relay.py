@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.engine.networks import ContainerNetwork
-from keystone_action.network.guarded_listener import CHUNK, Connection, GuardedListener, closing_writer, pass_both_ways
+from keystone_action.network.guarded_listener import CHUNK, GuardedListener, StreamPair, closing_writer, pass_both_ways
 from keystone_action.network.loop_thread import LoopThread
 from keystone_action.spec.models.hosts import IPAddress
 from keystone_action.system.shutdown import undoing
@@ -39,7 +39,7 @@ class Outside:
         async with self._look_ups:
             return await asyncio.shield(_in_a_thread_of_its_own(host))
 
-    async def connect(self, address: IPAddress, port: int) -> Connection:
+    async def connect(self, address: IPAddress, port: int) -> StreamPair:
         """To exactly this address: nothing is looked up again. Raises OSError."""
         return await asyncio.open_connection(str(address), port, limit=CHUNK)
 
@@ -115,7 +115,7 @@ class RelayTarget:
     port: int
 
 
-class Relay:
+class PortRelay:
     """One port at one network's `host_address`, for that network's containers alone."""
 
     def __init__(self, thread: LoopThread, network: ContainerNetwork, target: RelayTarget) -> None:
@@ -154,7 +154,7 @@ class Relay:
         async with closing_writer(onward):
             await pass_both_ways((reader, writer), (onward_reader, onward))
 
-    async def _connect(self) -> Connection:
+    async def _connect(self) -> StreamPair:
         """To the first address that takes it. Raises OSError."""
         failed = OSError(f"{self._target.host} has no address")
         for address in await self._outside.resolve(self._target.host):
@@ -165,7 +165,7 @@ class Relay:
         raise failed
 
 
-class Relays:
+class PortRelays:
     """Those of one service. thread: one to share [its own, when the first is opened]."""
 
     def __init__(self, thread: LoopThread | None = None) -> None:
@@ -173,9 +173,9 @@ class Relays:
         self._thread = thread if thread is not None else LoopThread("keystone-relay", "the relay to services")
 
     @asynccontextmanager
-    async def open(self, network: ContainerNetwork, target: RelayTarget) -> AsyncIterator[Relay]:
+    async def open(self, network: ContainerNetwork, target: RelayTarget) -> AsyncIterator[PortRelay]:
         """A relay for the block. Raises ServiceError."""
-        relay = Relay(self._thread, network, target)
+        relay = PortRelay(self._thread, network, target)
         await relay.open()
         async with undoing(relay.close):
             yield relay

@@ -187,7 +187,9 @@ def git_sha(options: Options) -> str | None:
     if given:
         return given
     try:
-        found = git.run("rev-parse", "--verify", "-q", "HEAD^{commit}", directory=options.caller.directory, timeout=10)
+        found = git.run_git(
+            "rev-parse", "--verify", "-q", "HEAD^{commit}", directory=options.caller.directory, timeout=10
+        )
     except git.GitFailed:
         return None
     return found.decode("ascii").strip()

@@ -35,8 +35,8 @@ class Clones:
         target = self._root / str(len(self._made))
         try:
             target.mkdir()
-            git.run("init", "-q", "--template=", str(target), directory=self._root)
-            git.run("remote", "add", "origin", url, directory=target)
+            git.run_git("init", "-q", "--template=", str(target), directory=self._root)
+            git.run_git("remote", "add", "origin", url, directory=target)
             self._fetch(target, commit)
         except (git.GitFailed, OSError) as failed:
             remove_tree(target)
@@ -49,17 +49,17 @@ class Clones:
         """One commit where the server gives it by its name; else everything, since a shortened name, or one that the
         server does not give, can only be told from the whole history."""
         try:
-            git.run("fetch", "-q", "--depth=1", "--", "origin", commit, directory=target, timeout=SECONDS)
-            git.run("checkout", "-q", "--detach", "FETCH_HEAD", directory=target, timeout=SECONDS)
+            git.run_git("fetch", "-q", "--depth=1", "--", "origin", commit, directory=target, timeout=SECONDS)
+            git.run_git("checkout", "-q", "--detach", "FETCH_HEAD", directory=target, timeout=SECONDS)
         except git.GitFailed as failed:
             if not re.fullmatch(r"[0-9a-f]{4,64}", commit):
                 raise
             everything = "+refs/heads/*:refs/remotes/origin/*"
             try:
-                git.run("fetch", "-q", "--tags", "--", "origin", everything, directory=target, timeout=SECONDS)
+                git.run_git("fetch", "-q", "--tags", "--", "origin", everything, directory=target, timeout=SECONDS)
             except git.GitFailed:
                 raise failed from None
-            git.run("checkout", "-q", "--detach", commit, directory=target, timeout=SECONDS)
+            git.run_git("checkout", "-q", "--detach", commit, directory=target, timeout=SECONDS)
 
 
 CLONES = Clones()

@@ -10,7 +10,7 @@ import anyio
 
 from keystone_action.runner.roots import make_readable
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -74,7 +74,7 @@ async def _read_registered(provider: Any, loaded: LoadedSpec, own: OwnScorers, p
         make_readable(code)
 
     await anyio.to_thread.run_sync(lay_out)
-    sandbox = await provider.open(workspace, limits=Limits(), readable=(code,))
+    sandbox = await provider.open(workspace, limits=CommandLimits(), readable=(code,))
     try:
         order = {"scorer": None}
         scorers = Scorers(own.modules, loaded.library(), directory=str(code))

@@ -34,7 +34,7 @@ from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
 from keystone_action.scoring.results import CellResult, RunResult
 from keystone_action.system import signals
 from keystone_action.system.run_lock import new_run_id
-from keystone_action.system.shutdown import Stop, cancellation, only_error
+from keystone_action.system.shutdown import RunStop, cancellation, only_error
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
@@ -55,7 +55,7 @@ class Ran:
 
 
 async def run(
-    options: Options, find_specs: Callable[[], GatedSpecs], progress: Progress, stop: Stop | None = None
+    options: Options, find_specs: Callable[[], GatedSpecs], progress: Progress, stop: RunStop | None = None
 ) -> Ran:
     """Run the specs that are found, until `stop` asks for its end: the result then says `cancelled`.
 
@@ -64,14 +64,14 @@ async def run(
     """
     # It takes a second interpreter as long to start as us to read specs.
     with process.starting_early() as early:
-        return await _run(options, find_specs, progress, stop or Stop(), early)
+        return await _run(options, find_specs, progress, stop or RunStop(), early)
 
 
 async def _run(
     options: Options,
     find_specs: Callable[[], GatedSpecs],
     progress: Progress,
-    stop: Stop,
+    stop: RunStop,
     early: Launching | None,
 ) -> Ran:
     started, started_at = time.monotonic(), datetime.now(UTC)

@@ -65,8 +65,8 @@ def helper_facts(
 
 def _candidates(root: Path, folders: Iterable[Path]) -> Iterator[Path]:
     try:
-        changes = git.run("status", *_STATUS, directory=root)
-        top = Path(os.fsdecode(git.run("rev-parse", "--show-toplevel", directory=root).rstrip(b"\n")))
+        changes = git.run_git("status", *_STATUS, directory=root)
+        top = Path(os.fsdecode(git.run_git("rev-parse", "--show-toplevel", directory=root).rstrip(b"\n")))
     except git.GitFailed:
         yield from dict.fromkeys(path for folder in folders for path in _files_below(folder))
         return

@@ -42,7 +42,7 @@ def shell_words(command: str, *, comments: str = "") -> list[str]:
     return list(lexer)
 
 
-def first_word(command: str | list[str] | tuple[str, ...]) -> str | None:
+def started_program(command: str | list[str] | tuple[str, ...]) -> str | None:
     """The program that a command starts, as far as it can be told without a shell.
 
     Assignments in front (`CI=1 npm test`) are skipped; None for an empty command and for shell syntax (`(cd a; b)`,

@@ -13,7 +13,6 @@ import os
 import socket
 import struct
 from abc import ABC, abstractmethod
-from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.errors import SandboxError
 from keystone_action.files.disk_usage import TooDeep, human, tree_size
-from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.command import Command, CommandLimits, Completed
 from keystone_action.system.shortage import refused_processes, smallest_cap
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ class Home:
     remove: Callable[[], None]
 
 
-Connection = tuple[StreamReader, StreamWriter]
+ServedConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class RunningCommand(ABC):
@@ -68,7 +67,7 @@ class RunningCommand(ABC):
         listens there. Raises SandboxError."""
 
     @abstractmethod
-    async def connect(self, address: str, port: int) -> Connection:
+    async def connect(self, address: str, port: int) -> ServedConnection:
         """A connection to one of `addresses`. What is refused may show as one that is closed before its first byte.
         Raises OSError, SandboxError."""
 
@@ -161,7 +160,7 @@ class SandboxProvider(Protocol):
         self,
         workspace: Path,
         *,
-        limits: Limits,
+        limits: CommandLimits,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         home: Home | None = None,
@@ -177,7 +176,7 @@ class SandboxProvider(Protocol):
         self,
         directory: Path,
         *,
-        limits: Limits,
+        limits: CommandLimits,
         own: Sequence[Path] = (),
         shared: Sequence[Path] = (),
         readable: Sequence[Path] = (),

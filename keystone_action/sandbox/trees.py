@@ -146,7 +146,7 @@ def remove_shared(user: User, places: tuple[str, ...], before: Mapping[str, int]
             for entry in entries:
                 if _is_of(entry, user):
                     remove_tree(Path(entry.path))
-    system_v.remove(user)
+    system_v.remove_objects(user)
 
 
 def has_shared(user: User, places: tuple[str, ...]) -> bool:
@@ -155,7 +155,7 @@ def has_shared(user: User, places: tuple[str, ...]) -> bool:
         with contextlib.suppress(OSError), os.scandir(place) as entries:
             if any(_is_of(entry, user) for entry in entries):
                 return True
-    return any(user.uid in (one.maker, one.owner) for one in system_v.objects())
+    return any(user.uid in (one.maker, one.owner) for one in system_v.system_v_objects())
 
 
 def _is_of(entry: os.DirEntry[str], user: User) -> bool:

@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address, Database
-from keystone_action.network.relay import Outside, Relays, RelayTarget
+from keystone_action.network.relay import Outside, PortRelays, RelayTarget
 from keystone_action.services.comparison.external import WatchedWrites, compared
 from keystone_action.services.mysql import reader as mysql_reader
 from keystone_action.services.mysql.reader import MysqlReader
@@ -48,7 +48,7 @@ class External(ServiceKind[ExternalService]):
     def __init__(self, definition: ExternalService, thread: LoopThread | None = None) -> None:
         self._definition = definition
         self._target = ExternalAddress.from_url(definition.name, definition.url)
-        self._relays = Relays(thread)
+        self._relays = PortRelays(thread)
 
     @classmethod
     def build(cls, definition: ExternalService, surroundings: Surroundings) -> External:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from keystone_action.sandbox.own_programs import OwnPython
     from keystone_action.sandbox.protocol import Sandbox
-    from keystone_action.system.command import Limits
+    from keystone_action.system.command import CommandLimits
 
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 """All that a server gets of an environment: nothing of ours (keys, tokens) is inherited."""
@@ -61,7 +61,7 @@ class ScriptHost(Protocol):
     def root(self) -> Path:
         """A directory of ours that the users of sandboxes may pass through and not list."""
 
-    async def open_host(self, directory: Path, *, limits: Limits) -> Sandbox:
+    async def open_host(self, directory: Path, *, limits: CommandLimits) -> Sandbox:
         """`directory` is given to the sandbox's user. Raises SandboxError."""
 
     async def host_python(self) -> OwnPython:

@@ -46,7 +46,7 @@ class Capture:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CommandLimits:
     """What one command may use; None = not limited, of processes DEFAULT_PIDS. Bytes, processes, seconds."""
 
     memory: int | None = None

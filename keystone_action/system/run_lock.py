@@ -28,7 +28,7 @@ _LOCK = re.compile(rf"{PREFIX}({RUN_ID})\.lock")
 _kept: dict[str, bool] = {}
 """Runs whose lock stays when they end, and whether for what is on an engine."""
 
-State = Literal["going", "dead", "unknown"]
+RunState = Literal["going", "dead", "unknown"]
 
 
 def new_run_id() -> str:
@@ -97,7 +97,7 @@ def locked_run(path: Path) -> str | None:
     return found[1] if found else None
 
 
-def state_of(run_id: str, place: Path | None = None) -> State:
+def state_of(run_id: str, place: Path | None = None) -> RunState:
     """What the lock says of a run."""
     try:
         descriptor = os.open(lock_path(run_id, place), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -22,7 +22,7 @@ _TEARDOWN_SECONDS = 1.0
 
 
 @dataclass
-class Stop:
+class RunStop:
     """Asks a run to end, from any thread. hurry: called in the run's own thread then, before anything is cancelled.
     so_far: what the run has come to, set by itself as soon as it has something to show; called with `abandoned=True`
     when it did not end in time, and nobody waits for it any more."""
@@ -60,14 +60,14 @@ class Stop:
                 self._scopes.remove(scope)
 
 
-def run_to_its_end(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
+def run_to_its_end(work: Callable[[RunStop], Coroutine[Any, Any, T]]) -> T:
     """Run it in an event loop of a thread of its own, while this one takes the signals.
 
     A signal asks it to end. One that has not ended `RUN_SECONDS` later, because a thread or the loop itself hangs, is
     left to itself: what it has come to so far is returned. Raises what it raises, and Cancelled when a signal came
     before it had anything to show.
     """
-    stop = Stop()
+    stop = RunStop()
     outcome: Future[T] = Future()
 
     async def whole() -> None:
@@ -100,7 +100,7 @@ def run_to_its_end(work: Callable[[Stop], Coroutine[Any, Any, T]]) -> T:
     return found
 
 
-def _wait(outcome: Future[T], stop: Stop) -> T:
+def _wait(outcome: Future[T], stop: RunStop) -> T:
     try:
         # In pieces: a signal that comes just before the wait begins does not end it.
         while not outcome.done() and (left := signals.seconds_left(signals.RUN_SECONDS)):

@@ -23,7 +23,7 @@ from keystone_action.files import temporary
 from keystone_action.files.temporary import find_temporary
 from keystone_action.options.model import Options
 from keystone_action.sandbox.processes import system_v
-from keystone_action.system.run_lock import State, keep_lock, lock_path, new_run_id, run_lock, state_of
+from keystone_action.system.run_lock import RunState, keep_lock, lock_path, new_run_id, run_lock, state_of
 
 NO_ENGINE = "unix:///does/not/exist/docker.sock"
 HOUR = 3600.0
@@ -122,7 +122,7 @@ def test_shared_memory_of_a_database_whose_watchers_were_killed_too_goes(without
     for ended in (gone, makers[2]):
         ended.communicate("")
     assert cli.main(["clean"]) == 0
-    left = {each.identifier for each in system_v.objects("shm")}
+    left = {each.identifier for each in system_v.system_v_objects("shm")}
     running.communicate("")
     for one in (running, makers[2]):
         system_v.remove_made_by({one.pid}, None)
@@ -190,7 +190,7 @@ def leftover(run_id: str, made: float) -> Leftover:
 
 def test_a_run_goes_as_a_whole_when_it_is_dead_or_its_youngest_thing_is_old() -> None:
     now = 1e9
-    fates: dict[str, State] = {"going": "going", "dead": "dead"}
+    fates: dict[str, RunState] = {"going": "going", "dead": "dead"}
     things = [
         leftover("going", now - 9 * HOUR),
         leftover("dead", now - 1),
@@ -280,7 +280,7 @@ def test_what_others_made_of_our_images_is_theirs(engine: Any, image: Any) -> No
 
 
 def test_while_a_run_goes_on_its_lock_says_so(without_engine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[tuple[Options, State]] = []
+    seen: list[tuple[Options, RunState]] = []
 
     def evaluate(options: Options, *_: object) -> None:
         seen.append((options, state_of(options.caller.run_id or "")))

@@ -14,7 +14,7 @@ from keystone_action.engine.connect import connect
 from keystone_action.engine.sweep import find_leftovers, sweep
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.sandboxes import start_docker
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 pytestmark = pytest.mark.docker
 
@@ -115,7 +115,7 @@ def test_closing_ends_many_that_would_rather_go_on(engine: Any, mode: str) -> No
 def test_ten_at_once_do_not_meet(engine: Any) -> None:
     async def main() -> None:
         async with world(engine) as (provider, _):
-            sandboxes = [await fresh(provider, Limits(memory=128 << 20, pids=64)) for _ in range(10)]
+            sandboxes = [await fresh(provider, CommandLimits(memory=128 << 20, pids=64)) for _ in range(10)]
 
             async def one(number: int) -> str:
                 sandbox = sandboxes[number]

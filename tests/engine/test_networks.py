@@ -15,7 +15,7 @@ from support.images import BASE
 from keystone_action.engine import networks as module
 from keystone_action.engine.calls import Refused
 from keystone_action.engine.client import EngineClient
-from keystone_action.engine.connection import Connection
+from keystone_action.engine.connection import EngineConnection
 from keystone_action.engine.networks import ContainerNetwork, Networks, network_name
 from keystone_action.errors import ServiceError
 
@@ -230,7 +230,7 @@ def test_in_a_container_of_the_engine_our_own_container_joins(containers: Contai
 def test_an_engine_that_is_gone_is_a_sentence() -> None:
     import anyio
 
-    client = EngineClient(Connection("tcp://127.0.0.1:1", version="1.41"))
+    client = EngineClient(EngineConnection("tcp://127.0.0.1:1", version="1.41"))
 
     async def opened() -> None:
         await Networks(client, "run").open("cell")

@@ -16,8 +16,8 @@ from support.docker_world import IMAGE, need_image
 from keystone_action.engine import archives as transfers
 from keystone_action.engine.calls import ask_here, engine_errors
 from keystone_action.engine.client import EngineClient
-from keystone_action.engine.connection import Connection
-from keystone_action.engine.container import ContainerPlan, Run
+from keystone_action.engine.connection import EngineConnection
+from keystone_action.engine.container import ContainerPlan, ContainerRun
 from keystone_action.errors import SandboxError, ServiceError
 
 OURS = [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO]
@@ -45,7 +45,7 @@ class OneArchive(BaseHTTPRequestHandler):
 
 
 def client_of(port: int) -> EngineClient:
-    return EngineClient(Connection(f"tcp://127.0.0.1:{port}", version="1.41", timeout=20))
+    return EngineClient(EngineConnection(f"tcp://127.0.0.1:{port}", version="1.41", timeout=20))
 
 
 @pytest.fixture
@@ -80,13 +80,13 @@ def test_a_file_that_can_t_be_read_while_it_is_sent(client: EngineClient, code: 
         failing(code)()
 
     with pytest.raises(SandboxError) as caught:
-        transfers.put(client, "some", pieces())
+        transfers.put_archive(client, "some", pieces())
     assert is_ours(caught.value, code)
 
 
 def test_what_can_be_read_arrives(client: EngineClient) -> None:
-    transfers.put(client, "some", [bytes(1 << 19)])
-    with closing(transfers.fetch(client, "some", "/x")) as pieces:
+    transfers.put_archive(client, "some", [bytes(1 << 19)])
+    with closing(transfers.fetch_archive(client, "some", "/x")) as pieces:
         assert sum(map(len, pieces)) == 1 << 20
 
 
@@ -100,7 +100,7 @@ def test_a_file_that_can_t_be_written_while_it_is_fetched(client: EngineClient, 
                 failing(code)()
 
     with pytest.raises(OSError, match=os.strerror(code)) as caught:
-        write(transfers.fetch(client, "some", "/x"))
+        write(transfers.fetch_archive(client, "some", "/x"))
     assert caught.value.errno == code
 
 
@@ -110,7 +110,7 @@ def test_an_engine_that_is_gone_is_told_as_one(send: bool) -> None:
         closing(client_of(1)) as gone,
         pytest.raises(SandboxError, match="the container engine does not answer"),
     ):
-        transfers.put(gone, "some", [b"x"]) if send else list(transfers.fetch(gone, "some", "/x"))
+        transfers.put_archive(gone, "some", [b"x"]) if send else list(transfers.fetch_archive(gone, "some", "/x"))
 
 
 @pytest.mark.parametrize("code", OF_FILES)
@@ -133,6 +133,6 @@ def test_what_fails_around_a_container_is_told_as_ours(engine: Any, part: str, c
         IMAGE, ("sleep", "3" if part == "look" else "0"), 65532, "/", {"keystone.run": "test-transfers"}
     )
     with pytest.raises(SandboxError) as caught:
-        Run(engine, plan, **{part: failing(code)}).execute()
+        ContainerRun(engine, plan, **{part: failing(code)}).execute()
     assert is_ours(caught.value, code)
     assert engine.api.containers(all=True, filters={"label": "keystone.run=test-transfers"}) == []

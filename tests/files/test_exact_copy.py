@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.files.copies import copy_exactly, git_state, holds, put_copies
+from keystone_action.files.copies import copy_exactly, file_holds, git_state, put_copies
 
 NAME = "keystone-run-x1"
 
@@ -149,4 +149,4 @@ def test_a_file_that_is_empty_holds_nothing(tmp_path: Path) -> None:
     import re
 
     (tmp_path / "empty").touch()
-    assert not holds(str(tmp_path / "empty"), re.compile(b"x"))
+    assert not file_holds(str(tmp_path / "empty"), re.compile(b"x"))

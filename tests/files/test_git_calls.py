@@ -34,14 +34,14 @@ def trap(tmp_path: Path) -> Path:
 def test_no_monitor_of_its_file_system_is_started(repository: Path, trap: Path) -> None:
     set_up(repository, "config", "core.fsmonitor", str(trap))
     (repository / "a").write_text("2\n")
-    assert git.run("status", "--porcelain", directory=repository) == b" M a\n"
+    assert git.run_git("status", "--porcelain", directory=repository) == b" M a\n"
     assert not (trap.parent / "started").exists()
 
 
 def test_no_hook_is_started(repository: Path, trap: Path) -> None:
     (repository / ".git" / "hooks").mkdir(exist_ok=True)
     trap.rename(repository / ".git" / "hooks" / "post-checkout")
-    git.run("checkout", "-q", "-b", "other", directory=repository)
+    git.run_git("checkout", "-q", "-b", "other", directory=repository)
     assert not (trap.parent / "started").exists()
 
 
@@ -66,5 +66,5 @@ def test_what_our_own_environment_says_to_git_is_not_passed_on(
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", f"!{trap}")
     monkeypatch.setenv("GIT_DIR", str(trap.parent / "nowhere"))
     with pytest.raises(git.GitFailed, match="harmless"):
-        git.run("harmless", directory=repository)
-    assert git.run("rev-parse", "--is-inside-work-tree", directory=repository) == b"true\n"
+        git.run_git("harmless", directory=repository)
+    assert git.run_git("rev-parse", "--is-inside-work-tree", directory=repository) == b"true\n"

@@ -9,7 +9,7 @@ import pytest
 from support.repositories import commit, git, write
 
 from keystone_action.files.git.commands import GitFailed
-from keystone_action.files.git.commits import Remote, open_tree
+from keystone_action.files.git.commits import Remote, open_commit
 
 
 def private(tmp_path: Path, name: str = "private") -> Path:
@@ -33,7 +33,7 @@ def test_files_modes_and_contents(tmp_path: Path, form: str, name: str) -> None:
     (checkout / "link").symlink_to("deep/er")
     sha = commit(checkout, {})
     git(checkout, "rm", "-rq", ".")
-    tree = open_tree(checkout, sha, private(tmp_path))
+    tree = open_commit(checkout, sha, private(tmp_path))
     assert set(tree.entries) == {"a.txt", "deep/er/b", "run.sh", "ünïcode\nname", "link"}
     assert tree.folders == {"deep", "deep/er"}
     tree.write(tree.entries, top := private(tmp_path, "top"))
@@ -53,7 +53,7 @@ def test_line_ends_are_those_of_a_checkout_of_this_very_commit(tmp_path: Path, f
     git(checkout, "config", "filter.run.smudge", f"touch {tmp_path}/ran; cat")
     sha = commit(checkout, {**attributes, **files})
     commit(checkout, {".gitattributes": "* text eol=crlf\n"})
-    tree = open_tree(checkout, sha, private(tmp_path))
+    tree = open_commit(checkout, sha, private(tmp_path))
     tree.write(["a.bat", "a.sh", "d/b.bat", "i.id", "f.run"], top := private(tmp_path, "top"))
     found = {name: (top / name).read_bytes() for name in ("a.bat", "a.sh", "d/b.bat", "f.run")}
     assert found == {"a.bat": b"a\r\n", "a.sh": b"a\n", "d/b.bat": b"b\n", "f.run": b"f\n"}
@@ -70,7 +70,7 @@ def test_where_paths_lead(tmp_path: Path) -> None:
     for name, target in links.items():
         (checkout / name).parent.mkdir(exist_ok=True)
         (checkout / name).symlink_to(target)
-    tree = open_tree(checkout, commit(checkout, {}), private(tmp_path))
+    tree = open_commit(checkout, commit(checkout, {}), private(tmp_path))
     leads = {
         "": "",
         "real": "real",
@@ -100,7 +100,7 @@ def test_submodules_and_names_that_no_checkout_has_are_left_out(tmp_path: Path) 
     )
     made = subprocess.run(["git", "mktree"], cwd=checkout, input=entries, capture_output=True, text=True, check=True)
     sha = git(checkout, "commit-tree", "-m", "odd", made.stdout.strip())
-    tree = open_tree(checkout, sha, private(tmp_path))
+    tree = open_commit(checkout, sha, private(tmp_path))
     assert set(tree.entries) == {"good"}
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
     both = f"120000 blob {target}\tdoor\n040000 tree {below.stdout.strip()}\tdoor\n"
     made = subprocess.run(["git", "mktree"], cwd=checkout, input=both, capture_output=True, text=True, check=True)
     sha = git(checkout, "commit-tree", "-m", "odd", made.stdout.strip())
-    tree = open_tree(checkout, sha, private(tmp_path))
+    tree = open_commit(checkout, sha, private(tmp_path))
     top = private(tmp_path, "top")
     tree.write(["door"], top)
     tree.write(tree.entries, top)
@@ -135,7 +135,7 @@ def test_what_is_no_commit(tmp_path: Path, sha: str) -> None:
     checkout = repository(tmp_path / "r")
     commit(checkout, {"a": "b"})
     with pytest.raises(GitFailed):
-        open_tree(checkout, sha, private(tmp_path))
+        open_commit(checkout, sha, private(tmp_path))
 
 
 def test_a_missing_commit_is_fetched_into_our_own_repository(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_missing_commit_is_fetched_into_our_own_repository(tmp_path: Path) -> 
     checkout = repository(tmp_path / "checkout")
     commit(checkout, {"other": "x"})
     before = git(checkout, "count-objects", "-v")
-    tree = open_tree(checkout, sha, private(tmp_path), Remote(origin.as_uri()))
+    tree = open_commit(checkout, sha, private(tmp_path), Remote(origin.as_uri()))
     assert tree.read(["a"]) == {"a": b"b"}
     assert git(checkout, "count-objects", "-v") == before
 
@@ -159,8 +159,8 @@ def test_a_partial_clone_is_completed(tmp_path: Path) -> None:
         git(origin, "config", f"uploadpack.{name}", "true")
     git(tmp_path, "clone", "-q", "--filter=blob:none", origin.as_uri(), "partial")
     with pytest.raises(GitFailed, match="the checkout does not have it"):
-        open_tree(tmp_path / "partial", sha, private(tmp_path))
-    tree = open_tree(tmp_path / "partial", sha, private(tmp_path, "other"), Remote(origin.as_uri()))
+        open_commit(tmp_path / "partial", sha, private(tmp_path))
+    tree = open_commit(tmp_path / "partial", sha, private(tmp_path, "other"), Remote(origin.as_uri()))
     assert tree.read(["a"]) == {"a": b"base\n"}
 
 
@@ -169,7 +169,7 @@ def test_the_refusal_names_no_token(tmp_path: Path) -> None:
     commit(checkout, {})
     remote = Remote("http://user:hunter22@127.0.0.1:9/x/y", token="ghs_secret")
     with pytest.raises(GitFailed) as refused:
-        open_tree(checkout, "a" * 40, private(tmp_path), remote)
+        open_commit(checkout, "a" * 40, private(tmp_path), remote)
     assert "127.0.0.1:9/x/y" in str(refused.value)
     assert "hunter22" not in str(refused.value)
     assert "ghs_secret" not in str(refused.value) + repr(remote)
@@ -177,4 +177,4 @@ def test_the_refusal_names_no_token(tmp_path: Path) -> None:
 
 def test_a_folder_without_git(tmp_path: Path) -> None:
     with pytest.raises(GitFailed, match="is no git checkout"):
-        open_tree(tmp_path, "a" * 40, private(tmp_path))
+        open_commit(tmp_path, "a" * 40, private(tmp_path))

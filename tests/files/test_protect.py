@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.started_as import as_plain_user
 
-from keystone_action.files.globs import TakenBack, put, take_back
+from keystone_action.files.globs import RestoredFiles, put_file, restore_protected
 from keystone_action.files.paths import PathEscape
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.workspace import compare_entries, copy_as_left, keep_originals, snapshot
@@ -26,11 +26,11 @@ class Past:
         self.originals = keep_originals(self.workspace, self.root / "before")
         self.before = snapshot(self.workspace)
 
-    def take_back(self, *patterns: str) -> tuple[TakenBack, Path]:
+    def take_back(self, *patterns: str) -> tuple[RestoredFiles, Path]:
         copy = self.root / "copy"
         copy_as_left(self.workspace, copy, drop_outside_links=False)
         found = compare_entries(self.before, snapshot(self.workspace))
-        return take_back(copy, self.originals, found, patterns), copy
+        return restore_protected(copy, self.originals, found, patterns), copy
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_changed_removed_and_added_files(past: Past) -> None:
     write(past.workspace / "a" / "other.py", "agent's")
     write(past.workspace / ".hidden" / "deep" / "conftest.py", "agent's")
     taken, copy = past.take_back("**/conftest.py")
-    assert taken == TakenBack(("a/conftest.py", "conftest.py"), (".hidden/deep/conftest.py",))
+    assert taken == RestoredFiles(("a/conftest.py", "conftest.py"), (".hidden/deep/conftest.py",))
     assert (copy / "conftest.py").read_text() == (copy / "a" / "conftest.py").read_text() == "author's"
     assert (copy / "a" / "other.py").read_text() == "agent's"
     assert not (copy / ".hidden" / "deep" / "conftest.py").exists()
@@ -112,7 +112,7 @@ def test_a_link_of_the_authors_on_the_way_stays(past: Past) -> None:
     (past.workspace / "tests").symlink_to("real")
     past.start()
     _, copy = past.take_back()
-    put(copy, "tests/test_x.py", b"new", past.originals)
+    put_file(copy, "tests/test_x.py", b"new", past.originals)
     assert (copy / "tests").is_symlink()
     assert (copy / "real" / "test_x.py").read_text() == "new"
 
@@ -131,7 +131,7 @@ def test_a_link_of_the_authors_never_leads_out_by_one_of_the_agents(past: Past, 
     before = snapshot(outside)
     _, copy = past.take_back()
     with pytest.raises(PathEscape, match="out of the workspace"):
-        put(copy, place, b"new", past.originals)
+        put_file(copy, place, b"new", past.originals)
     assert compare_entries(before, snapshot(outside)) == ()
 
 
@@ -141,7 +141,7 @@ def test_a_folder_that_a_link_of_the_authors_leads_to_is_made_again(past: Past) 
     past.start()
     remove_tree(past.workspace / "real")
     _, copy = past.take_back()
-    put(copy, "tests/test_x.py", b"new", past.originals)
+    put_file(copy, "tests/test_x.py", b"new", past.originals)
     assert (copy / "real" / "test_x.py").read_text() == "new"
 
 
@@ -149,7 +149,7 @@ def test_a_file_is_put_where_a_tree_was(past: Past) -> None:
     past.start()
     write(past.workspace / "test_x.py" / "a" / "b", "agent's")
     _, copy = past.take_back()
-    put(copy, "test_x.py", b"new")
+    put_file(copy, "test_x.py", b"new")
     assert (copy / "test_x.py").read_text() == "new"
 
 
@@ -163,12 +163,12 @@ def test_what_is_closed_to_its_owner_is_opened(tmp_path: Path, mode: int) -> Non
         past.start()
         write(past.workspace / "tests" / "conftest.py", "agent's")
         taken, copy = past.take_back()
-        assert taken == TakenBack()
+        assert taken == RestoredFiles()
         (copy / "tests").chmod(mode)
         copy.chmod(mode)
         changes = compare_entries(past.before, snapshot(past.workspace))
-        assert take_back(copy, past.originals, changes, ("**/conftest.py",)).restored == ("tests/conftest.py",)
-        put(copy, "tests/test_x.py", b"new")
+        assert restore_protected(copy, past.originals, changes, ("**/conftest.py",)).restored == ("tests/conftest.py",)
+        put_file(copy, "tests/test_x.py", b"new")
         assert (copy / "tests" / "conftest.py").read_text() == "author's"
         assert (copy / "tests" / "test_x.py").read_text() == "new"
         assert [stat.S_IMODE(folder.stat().st_mode) & 0o700 for folder in (copy, copy / "tests")] == [0o700, 0o700]

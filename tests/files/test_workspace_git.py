@@ -246,7 +246,7 @@ def test_borrowed_objects_are_not_handed_on(source: Path, tmp_path: Path) -> Non
 
 
 def test_without_git_the_history_is_left_out(source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(git, "available", lambda: False)
+    monkeypatch.setattr(git, "has_git", lambda: False)
     report = copy_tree(source, tmp_path / "copy")
     assert not (tmp_path / "copy/.git").exists()
     assert report.history[0].startswith(".git was left out: git is not installed")

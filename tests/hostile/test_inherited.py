@@ -141,11 +141,11 @@ def lived(request: pytest.FixtureRequest) -> Iterator[Lived]:
     agents = AGENTS | ({} if base else AS_PROCESSES) | ({} if base or user else AS_ROOT_ALONE)
     if base is not None:
         request.getfixturevalue("image")(base)
-    before = set(system_v.objects())
+    before = set(system_v.system_v_objects())
     with tempfile.TemporaryDirectory(prefix="checkout-") as name:
         Path(name).chmod(0o755)
         called = keystone_in(None, Path(name), spec(agents, base), user, key="of the author")
-        yield Lived(called, set(system_v.objects()) - before)
+        yield Lived(called, set(system_v.system_v_objects()) - before)
 
 
 def spec(agents: Mapping[str, str], base: str | None) -> str:

@@ -49,7 +49,7 @@ def eventually(condition: Callable[[], object]) -> object:
 
 
 def segments(uid: int) -> int:
-    return sum(uid in (each.maker, each.owner) for each in system_v.objects("shm"))
+    return sum(uid in (each.maker, each.owner) for each in system_v.system_v_objects("shm"))
 
 
 def processes_of(uid: int) -> list[str]:

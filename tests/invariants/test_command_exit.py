@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from support.context import grade, make_check
 
 from keystone_action.invariants.command_output import tail
-from keystone_action.sandbox.programs import first_word, sentence_on_missing
-from keystone_action.system.command import Capture, Limits
+from keystone_action.sandbox.programs import sentence_on_missing, started_program
+from keystone_action.system.command import Capture, CommandLimits
 
 pytestmark = pytest.mark.sandbox
 
@@ -76,7 +76,9 @@ def test_a_time_limit_fails_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_resource_limit_fails_and_says_so(tmp_path: Path) -> None:
-    outcome = run("head -c 50000000 /dev/zero > big; sleep 60", tmp_path, limits=Limits(disk=10_000_000), timeout=60.0)
+    outcome = run(
+        "head -c 50000000 /dev/zero > big; sleep 60", tmp_path, limits=CommandLimits(disk=10_000_000), timeout=60.0
+    )
     assert outcome.status == "fail"
     assert "was stopped at a limit: " in outcome.message
     assert "disk" in outcome.message
@@ -173,7 +175,7 @@ def test_both_names_of_a_field_at_once_are_refused() -> None:
     ],
 )
 def test_the_first_word_is_the_program_or_nothing(command: str | list[str], word: str | None) -> None:
-    assert first_word(command) == word
+    assert started_program(command) == word
 
 
 def test_a_known_program_comes_with_an_image() -> None:

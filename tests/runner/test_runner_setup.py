@@ -24,7 +24,7 @@ from keystone_action.runner.cell.sandbox_setup import (
     write_files,
 )
 from keystone_action.spec.models.task import Setup
-from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.command import Command, CommandLimits, Completed
 
 pytestmark = pytest.mark.sandbox
 
@@ -142,7 +142,7 @@ def test_packages_are_there_for_every_sandbox_and_closed_to_it() -> None:
                 make_environment,
                 provider=world.provider,
                 directory=packages,
-                limits=Limits(),
+                limits=CommandLimits(),
                 environment={"PIP_NO_INDEX": "1"},
             )
             with pytest.raises(
@@ -163,7 +163,7 @@ def test_without_packages_nothing_is_made() -> None:
     async def main() -> None:
         async with process_world() as world:
             target = world.area / "packages"
-            found = await make_environment([], provider=world.provider, directory=target, limits=Limits())
+            found = await make_environment([], provider=world.provider, directory=target, limits=CommandLimits())
             assert found == PythonEnvironment()
             assert not target.exists()
 

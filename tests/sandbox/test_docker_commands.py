@@ -15,7 +15,7 @@ from keystone_action.errors import SandboxError
 from keystone_action.files.copies import give_to_owner
 from keystone_action.sandbox.containers.sandboxes import start_docker
 from keystone_action.sandbox.containers.transfer import CopiedDirectory, MountedDirectory
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
@@ -196,7 +196,7 @@ def test_very_many_files_survive(engine: Any, mode: str) -> None:
                 (workspace / f"d{number}").mkdir(parents=True)
                 for name in names:
                     (workspace / f"d{number}" / name).write_text(f"{number} {name}")
-            sandbox = await provider.open(workspace, limits=Limits())
+            sandbox = await provider.open(workspace, limits=CommandLimits())
             change = f"for d in d*; do echo changed >$d/{names[7]}; done"
             done = await sandbox.run(shell(f"find . -type f | wc -l; {change}"))
             assert done.stdout.text().strip() == str(folders * 500)
@@ -265,7 +265,7 @@ def test_authors_scripts_run_on_the_host(engine: Any, tmp_path: Path) -> None:
 
     async def main() -> None:
         async with world(engine, host=host) as (provider, _):
-            await provider.open_host(tmp_path, limits=Limits())
+            await provider.open_host(tmp_path, limits=CommandLimits())
 
     run_bounded(main)
     assert host.asked == [tmp_path]

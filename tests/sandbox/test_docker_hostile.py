@@ -13,7 +13,7 @@ from support.docker_world import run_bounded, shell, world
 
 from keystone_action.engine import archives as docker_unpack
 from keystone_action.errors import SandboxError
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
@@ -82,7 +82,7 @@ def test_directories_too_deep_for_the_engine_don_t_lift_the_disk_limit(engine: A
     """It can't tell then how much a container has written."""
 
     async def main() -> Any:
-        async with world(engine, Limits(disk=50 << 20), mode=mode) as (_, sandbox):
+        async with world(engine, CommandLimits(disk=50 << 20), mode=mode) as (_, sandbox):
             return await sandbox.run(shell(f"({DEEP}); {FILL}", timeout=60))
 
     done = run_bounded(main)
@@ -115,7 +115,7 @@ def test_the_workspace_comes_back_whatever_is_in_home(engine: Any) -> None:
     """What isn't had of the workspace would be graded as it was before."""
 
     async def main() -> tuple[Any, str, str]:
-        async with world(engine, Limits(disk=20 << 20), mode="copy") as (_, sandbox):
+        async with world(engine, CommandLimits(disk=20 << 20), mode="copy") as (_, sandbox):
             # One file alone ends at the limit.
             fill = 'echo bad > found; for n in $(seq 160); do truncate -s 19M "$HOME/big$n"; done'
             done = await sandbox.run(shell(fill))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.docker_world import IMAGE, fresh, in_shell, run_bounded, shell, world
 
-from keystone_action.engine.container import HOST_NAME, ContainerPlan, Run
+from keystone_action.engine.container import HOST_NAME, ContainerPlan, ContainerRun
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import SandboxError
 from keystone_action.spec.models.services import OWN_NAMES
@@ -145,12 +145,12 @@ def test_a_container_starts_in_all_of_its_networks(engine: Any) -> None:
             plan = ContainerPlan(
                 IMAGE, argv, 65532, "/", provider.engine.labels, network=names[0], networks=(names[1], made[2].id)
             )
-            done = await provider.engine.execute(Run(engine, plan))
+            done = await provider.engine.execute(ContainerRun(engine, plan))
             for network in made:
                 assert network.attrs["IPAM"]["Config"][0]["Subnet"].split("/")[0] in done.stdout.text()
             lost = dataclasses.replace(plan, networks=(names[1], "keystone-no-such-network"))
             with pytest.raises(SandboxError, match="keystone-no-such-network"):
-                await provider.engine.execute(Run(engine, lost))
+                await provider.engine.execute(ContainerRun(engine, lost))
             assert engine.api.containers(all=True, filters={"label": f"keystone.run={run_id}"}) == []
             await sweep(engine, run_id)
 

@@ -14,7 +14,7 @@ from support.process_world import alive, eventually, token
 from keystone_action.engine.sweep import sweep
 from keystone_action.errors import HarnessError, SandboxError
 from keystone_action.sandbox.containers.sandbox import DockerSandbox
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 pytestmark = pytest.mark.docker
 MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
@@ -143,7 +143,7 @@ def test_how_it_failed_is_told(engine: Any) -> None:
             with pytest.raises(
                 HarnessError, match=r"setup.commands\[0\] .*memory: a process in the container was kille"
             ):
-                await set_up(provider, "python3 -c \"b'x' * (1 << 28)\"; exit 1", limits=Limits(memory=64 << 20))
+                await set_up(provider, "python3 -c \"b'x' * (1 << 28)\"; exit 1", limits=CommandLimits(memory=64 << 20))
             assert own_images(engine, provider) == []
 
     run_bounded(main)
@@ -216,7 +216,7 @@ def test_the_workspace_may_have_any_name(engine: Any, mode: str) -> None:
             workspace = provider.engine.root / name
             workspace.mkdir()
             (workspace / "given").write_text("given")
-            sandbox = await provider.open(workspace, limits=Limits())
+            sandbox = await provider.open(workspace, limits=CommandLimits())
             await provider.with_commands(sandbox, ["cat given >made; pwd >where; touch /opt/x"], networks=("none",))
             assert (workspace / "made").read_text() == "given"
             assert (workspace / "where").read_text() == f"{workspace}\n"
@@ -239,7 +239,7 @@ def test_a_workspace_of_another_user_stays_theirs(engine: Any, mode: str) -> Non
                 (sandbox.workspace / "theirs").write_text("")
                 for path in (sandbox.workspace, sandbox.workspace / "theirs"):
                     os.chown(path, owner, owner)
-                opened = await provider.open(sandbox.workspace, limits=Limits())
+                opened = await provider.open(sandbox.workspace, limits=CommandLimits())
                 await provider.with_commands(opened, ["mkdir -p a/b && touch a/b/c"], networks=("none",))
                 assert (await opened.run(shell("echo >a/d; rm a/b/c"))).exit_code == 0
                 await opened.close()

@@ -17,7 +17,7 @@ from support.process_world import ROOT, alive, another, eventually, run, runs, s
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.processes import process_tree as killing
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 
 ESCAPES = {
     "background": "sleep {mark} &",
@@ -88,7 +88,7 @@ def test_processes_that_fork_faster_than_they_are_found(race: str, own_user: boo
     mark = token()
 
     async def main() -> None:
-        async with world(Limits(pids=150), uid_isolation=own_user) as (_, sandbox):
+        async with world(CommandLimits(pids=150), uid_isolation=own_user) as (_, sandbox):
             text = "exec 2>/dev/null; " + RACES[race].format(mark=mark)
             result = await sandbox.run(shell(text, timeout=20))
             assert not result.timed_out
@@ -104,7 +104,7 @@ def test_a_bomb_stays_inside_its_limit() -> None:
 
     async def main() -> None:
         nonlocal peak
-        async with world(Limits(pids=60)) as (_, sandbox):
+        async with world(CommandLimits(pids=60)) as (_, sandbox):
             bomb = f"exec 2>/dev/null; while :; do sh -c 'while :; do sleep {mark} & done' & sleep 0.01; done"
             running = asyncio.ensure_future(sandbox.run(shell(bomb, timeout=60)))
             while not running.done():

@@ -16,7 +16,7 @@ from support.process_world import ROOT, another, in_shell, run, shell, world
 
 from keystone_action.errors import SandboxError
 from keystone_action.files.kept_output import Stream
-from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Command, Completed, KeptWhole, Limits
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Command, CommandLimits, Completed, KeptWhole
 
 
 @pytest.mark.parametrize("code", [0, 1, 3, 127, 255])
@@ -178,7 +178,7 @@ def test_all_of_stdout_goes_to_a_file_of_ours_whatever_files_the_command_may_mak
     files[0].write_bytes(b"of an earlier attempt" * 1000)
     result = in_shell(
         "head -c 5M /dev/zero; exec >&-; yes | head -c 3M >&2",
-        Limits(disk=2 << 20),
+        CommandLimits(disk=2 << 20),
         stdout_to=KeptWhole(files[0]),
         stderr_to=KeptWhole(files[1]),
     )
@@ -321,7 +321,7 @@ def test_the_author_s_own_scripts_run_as_a_user_of_their_own() -> None:
             for place in (directory, shared):
                 place.mkdir(mode=0o700)
             (shared / "tool").write_text("TOOL")
-            host = await sandboxes.open_host(directory, limits=Limits(), shared=[shared])
+            host = await sandboxes.open_host(directory, limits=CommandLimits(), shared=[shared])
             assert (host.uid is None) != ROOT
             assert not ROOT or host.uid != agent.uid
             text = f"id -u; pwd; cat; cat {shared}/tool; (echo x > {shared}/tool) 2>/dev/null; sleep 300 &"

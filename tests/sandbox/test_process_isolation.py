@@ -20,7 +20,7 @@ from keystone_action.errors import SandboxError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced, start
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 
 
 @pytest.fixture
@@ -62,8 +62,8 @@ def test_what_can_not_be_had_is_refused_when_insisted_on() -> None:
 
 
 def test_processor_time_is_said_not_to_be_limited() -> None:
-    assert explain_unenforced(Limits(memory=1, disk=1, pids=1)) == ()
-    assert "2.5 is not enforced" in explain_unenforced(Limits(cpu=2.5))[0]
+    assert explain_unenforced(CommandLimits(memory=1, disk=1, pids=1)) == ()
+    assert "2.5 is not enforced" in explain_unenforced(CommandLimits(cpu=2.5))[0]
 
 
 def test_files_of_ours_can_not_be_read(checkout: Path) -> None:
@@ -108,7 +108,7 @@ def test_a_hard_link_is_not_given_to_the_sandbox(checkout: Path) -> None:
             (workspace / "one").write_text("x")
             os.link(workspace / "one", workspace / "two")
             (workspace / "link").symlink_to(checkout)
-            sandbox = await sandboxes.open(workspace, limits=Limits())
+            sandbox = await sandboxes.open(workspace, limits=CommandLimits())
             owners = {path.name: path.lstat().st_uid for path in (workspace, *workspace.iterdir())}
             user = sandbox.uid
             assert owners == {"linked": user, "outside": 0, "one": user, "two": user, "link": user}
@@ -260,11 +260,11 @@ def test_a_place_that_the_user_can_not_reach_is_said(checkout: Path) -> None:
             (closed / "workspace").mkdir(parents=True)
             closed.chmod(0o700)
             with pytest.raises(SandboxError, match=r"can't reach .*/closed has mode 0700"):
-                await sandboxes.open(closed / "workspace", limits=Limits())
+                await sandboxes.open(closed / "workspace", limits=CommandLimits())
             with pytest.raises(SandboxError, match=r"can't reach .*/closed has mode 0700"):
                 await another(sandboxes, readable=[closed])
             with pytest.raises(SandboxError, match="can't prepare"):
-                await sandboxes.open(checkout / "missing", limits=Limits())
+                await sandboxes.open(checkout / "missing", limits=CommandLimits())
 
     run(main)
 

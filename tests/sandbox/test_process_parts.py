@@ -339,10 +339,10 @@ def test_a_user_is_not_left_behind_while_threads_of_it_take_turns(abandoned: int
 
 def test_a_report_of_failure_is_an_error_and_never_a_result() -> None:
     with pytest.raises(SandboxError, match="OSError: no"):
-        process_sandbox.read_report({"broken": "OSError: no", "gone": True}, b"")
+        process_sandbox.completed_of({"broken": "OSError: no", "gone": True}, b"")
     report = {"refusal": None, "gone": False}
     with pytest.raises(SandboxError, match="hang in the kernel"):
-        process_sandbox.read_report(report, b"")
+        process_sandbox.completed_of(report, b"")
 
 
 def test_a_launcher_that_does_not_start_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

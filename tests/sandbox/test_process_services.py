@@ -86,7 +86,7 @@ def test_shared_memory_that_a_child_of_its_made_goes_with_it(uid: bool | str) ->
 
 
 def segments() -> set[int]:
-    return {each.identifier for each in system_v.objects("shm")}
+    return {each.identifier for each in system_v.system_v_objects("shm")}
 
 
 def test_one_that_ends_by_itself() -> None:

@@ -19,7 +19,7 @@ from support.process_world import ROOT, alive, another, run, shell, token, world
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.running_command import _BASH, _PYTHON
 from keystone_action.sandbox.protocol import Listener, RunningCommand, listeners
-from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.command import Command, CommandLimits, Completed
 
 SERVER = """
 import os, socket, sys
@@ -92,7 +92,7 @@ def test_what_ends_by_itself_is_reported_as_by_run() -> None:
 
 def test_limits_hold_and_time_too() -> None:
     async def main() -> list[Completed]:
-        async with world(Limits(pids=30)) as (_, sandbox):
+        async with world(CommandLimits(pids=30)) as (_, sandbox):
             found = []
             for text in ("while :; do sleep 600 & done", "sleep 600"):
                 async with sandbox.serve(shell(text, timeout=3)) as serving:

@@ -24,7 +24,7 @@ from keystone_action.spec.models.services import PostgresService
 
 def segments() -> set[int]:
     """System V shared memory of this machine: identifiers."""
-    return {each.identifier for each in system_v.objects("shm")}
+    return {each.identifier for each in system_v.system_v_objects("shm")}
 
 
 @pytest.fixture

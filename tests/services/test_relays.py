@@ -21,7 +21,7 @@ from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.network.loop_thread import LoopThread
-from keystone_action.network.relay import Relay, Relays, RelayTarget
+from keystone_action.network.relay import PortRelay, PortRelays, RelayTarget
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.external import External, ExternalAddress
 from keystone_action.services.http_mock.server import MockServer
@@ -43,8 +43,8 @@ def thread() -> Iterator[LoopThread]:
     made.stop(nothing)
 
 
-def open_relay(thread: LoopThread, network: ContainerNetwork, host: str, port: int) -> Relay:
-    relay = Relay(thread, network, RelayTarget(host, port))
+def open_relay(thread: LoopThread, network: ContainerNetwork, host: str, port: int) -> PortRelay:
+    relay = PortRelay(thread, network, RelayTarget(host, port))
     asyncio.run(relay.open())
     return relay
 
@@ -112,10 +112,10 @@ def test_an_address_that_is_not_ours_is_said(thread: LoopThread) -> None:
 
 
 def test_each_relay_of_a_service_ends_with_its_block() -> None:
-    relays = Relays()
+    relays = PortRelays()
     with stage.serving(stage.echo) as server, start_blocking_portal() as portal:
 
-        def open_one() -> AbstractContextManager[Relay]:
+        def open_one() -> AbstractContextManager[PortRelay]:
             target = RelayTarget("127.0.0.1", server.port)
             return portal.wrap_async_context_manager(relays.open(stage.loopback_network(), target))
 

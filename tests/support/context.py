@@ -37,7 +37,7 @@ from keystone_action.spec.loading.loader import LoadedSpec, load
 from keystone_action.spec.models.base import AuthorPath
 from keystone_action.spec.models.policies import Resources
 from keystone_action.spec.models.spec import Invariant
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 T = TypeVar("T")
 
@@ -115,13 +115,13 @@ class _Started:
 async def cell_under_way(
     directory: Path,
     *,
-    limits: Limits | None = None,
+    limits: CommandLimits | None = None,
     invariants: Mapping[str, Invariant] | None = None,
     shared: _Kept | None = None,
 ) -> AsyncIterator[CellUnderWay]:
     """The record of a cell of a small spec, as far as its agent; all that it holds is gone when it is left. directory:
     the spec's. shared: has the sandboxes."""
-    limits = limits or Limits()
+    limits = limits or CommandLimits()
     resources = Resources(memory=limits.memory, disk=limits.disk, pids=limits.pids, cpu=limits.cpu)
     small = _small_spec()
     changed = {"resources": resources, **({} if invariants is None else {"invariants": invariants})}
@@ -171,7 +171,7 @@ async def context_of(
     *,
     name: str = "check",
     timeout: float = 30.0,
-    limits: Limits | None = None,
+    limits: CommandLimits | None = None,
     check_environment: Mapping[str, str] | None = None,
     missing_programs: Collection[str] = (),
     service_addresses: Mapping[str, Mapping[str, Any]] | None = None,

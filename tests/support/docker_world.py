@@ -25,7 +25,7 @@ from keystone_action.sandbox.containers.sandbox import DockerSandbox
 from keystone_action.sandbox.containers.sandboxes import DockerSandboxes, start_docker
 from keystone_action.sandbox.own_programs import OwnPython
 from keystone_action.sandbox.protocol import Sandbox
-from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.command import Command, CommandLimits, Completed
 
 __all__ = ["IMAGE", "Proxy", "fresh", "images_go", "in_shell", "left", "place", "run_bounded", "shell", "world"]
 
@@ -73,7 +73,7 @@ def place() -> Iterator[Path]:
 
 @contextlib.asynccontextmanager
 async def world(
-    engine: Any, limits: Limits | None = None, *, mode: Any = "auto", run_id: str | None = None, **options: Any
+    engine: Any, limits: CommandLimits | None = None, *, mode: Any = "auto", run_id: str | None = None, **options: Any
 ) -> AsyncIterator[tuple[DockerSandboxes, DockerSandbox]]:
     """A provider, and one sandbox with a fresh workspace. Afterwards nothing of it may be left on the engine."""
     need_image(engine)
@@ -128,11 +128,11 @@ def need_image(engine: Any) -> None:
         missing(f"the engine has no image {IMAGE}; tests/images/build-base makes it")
 
 
-async def fresh(provider: DockerSandboxes, limits: Limits | None = None, **options: Any) -> DockerSandbox:
+async def fresh(provider: DockerSandboxes, limits: CommandLimits | None = None, **options: Any) -> DockerSandbox:
     """Another sandbox of the provider, on a new workspace."""
     workspace = provider.engine.root / f"workspace-{uuid.uuid4().hex}"
     workspace.mkdir()
-    return await provider.open(workspace, limits=limits or Limits(), **options)
+    return await provider.open(workspace, limits=limits or CommandLimits(), **options)
 
 
 @contextlib.contextmanager
@@ -158,7 +158,9 @@ def shell(text: str, **options: Any) -> Command:
     return Command(("sh", "-c", text), **options)
 
 
-def in_shell(engine: Any, text: str, limits: Limits | None = None, *, mode: Any = "auto", **options: Any) -> Completed:
+def in_shell(
+    engine: Any, text: str, limits: CommandLimits | None = None, *, mode: Any = "auto", **options: Any
+) -> Completed:
     """Run this text in a fresh world."""
 
     async def main() -> Completed:

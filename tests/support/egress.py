@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.engine.networks import ContainerNetwork
-from keystone_action.network.guarded_listener import Connection
+from keystone_action.network.guarded_listener import StreamPair
 from keystone_action.network.proxy import EgressCell
 from keystone_action.network.relay import Outside
 from keystone_action.spec.models.hosts import IPAddress
@@ -40,7 +40,7 @@ class StagedOutside(Outside):
             raise OSError(-2, "Name or service not known")
         return [ipaddress.ip_address(address) for address in self.names[host]]
 
-    async def connect(self, address: IPAddress, port: int) -> Connection:
+    async def connect(self, address: IPAddress, port: int) -> StreamPair:
         self.connected.append((str(address), port))
         played = self.servers.get((str(address), port))
         if played is None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from keystone_action.sandbox.processes.sandbox import ProcessSandbox
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes, start
-from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.command import Command, CommandLimits, Completed
 
 ROOT = os.geteuid() == 0
 
@@ -29,7 +29,9 @@ def run(main: Callable[[], Coroutine[Any, Any, Any]], seconds: float = 600) -> A
 
 
 @contextlib.asynccontextmanager
-async def world(limits: Limits | None = None, **options: Any) -> AsyncIterator[tuple[ProcessSandboxes, ProcessSandbox]]:
+async def world(
+    limits: CommandLimits | None = None, **options: Any
+) -> AsyncIterator[tuple[ProcessSandboxes, ProcessSandbox]]:
     """A provider, and one sandbox with a fresh workspace."""
     sandboxes = await start(**options)
     try:
@@ -38,17 +40,17 @@ async def world(limits: Limits | None = None, **options: Any) -> AsyncIterator[t
         await sandboxes.close()
 
 
-async def another(sandboxes: ProcessSandboxes, limits: Limits | None = None, **options: Any) -> ProcessSandbox:
+async def another(sandboxes: ProcessSandboxes, limits: CommandLimits | None = None, **options: Any) -> ProcessSandbox:
     workspace = sandboxes.root / f"workspace-{uuid.uuid4().hex}"
     workspace.mkdir()
-    return await sandboxes.open(workspace, limits=limits or Limits(), **options)
+    return await sandboxes.open(workspace, limits=limits or CommandLimits(), **options)
 
 
 def shell(text: str, **options: Any) -> Command:
     return Command(("sh", "-c", text), **options)
 
 
-def in_shell(text: str, limits: Limits | None = None, **options: Any) -> Completed:
+def in_shell(text: str, limits: CommandLimits | None = None, **options: Any) -> Completed:
     """Run this text in a fresh world."""
 
     async def main() -> Completed:

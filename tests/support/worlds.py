@@ -12,7 +12,7 @@ from keystone_action.files.workspace import remove_tree
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.sandbox.protocol import Sandbox
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 
 @dataclass
@@ -28,7 +28,7 @@ class World:
 
     async def open(self, *readable: Path) -> Sandbox:
         self.workspace.mkdir(exist_ok=True)
-        return await self.provider.open(self.workspace, limits=Limits(), readable=readable)
+        return await self.provider.open(self.workspace, limits=CommandLimits(), readable=readable)
 
 
 @asynccontextmanager

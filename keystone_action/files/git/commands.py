@@ -27,12 +27,12 @@ class GitFailed(Exception):  # noqa: N818 - an outcome
     """git ended with a failure or could not be started; the message is what it said last."""
 
 
-def available() -> bool:
+def has_git() -> bool:
     """Whether there is a git on our PATH."""
     return shutil.which("git", path=own_search_path()) is not None
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def git_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The whole environment of a git call: of ours only PATH, proxies and certificates."""
     passed_on = {name: value for name, value in os.environ.items() if _PASSED_ON.fullmatch(name)}
     return {
@@ -63,7 +63,7 @@ def command(*arguments: str) -> list[str]:
     return ["git", *(part for setting in settings for part in ("-c", setting)), *arguments]
 
 
-def run(
+def run_git(
     *arguments: str,
     directory: Path,
     stdin: bytes = b"",
@@ -78,7 +78,7 @@ def run(
         done = subprocess.run(
             command(*arguments),
             cwd=directory,
-            env=environment(extra),
+            env=git_environment(extra),
             input=stdin,
             capture_output=True,
             timeout=timeout,
@@ -97,7 +97,7 @@ def run(
 
 
 async def run_cancellable(*arguments: str, directory: Path, timeout: float) -> None:
-    """As `run`, for calls that may take long (the network): git and its helpers end when the caller is cancelled.
+    """As `run_git`, for calls that may take long (the network): git and its helpers end when the caller is cancelled.
 
     Raises GitFailed.
     """
@@ -107,14 +107,14 @@ async def run_cancellable(*arguments: str, directory: Path, timeout: float) -> N
         process = await asyncio.create_subprocess_exec(
             *command(*arguments),
             cwd=directory,
-            env=environment(),
+            env=git_environment(),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,
             start_new_session=True,
         )
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError) and not available()
+        missing = isinstance(error, FileNotFoundError) and not has_git()
         raise GitFailed("git is not installed" if missing else f"git could not be started: {error.strerror}") from None
     try:
         async with asyncio.timeout(timeout) as limit:
@@ -135,7 +135,7 @@ async def run_cancellable(*arguments: str, directory: Path, timeout: float) -> N
 def compare(directory: Path) -> bytes:
     """The unified diff of its directories `a` and `b`, every file taken for text. Raises GitFailed."""
     options = ("--no-index", "--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--text", "--no-prefix")
-    return run("diff", *options, "a", "b", directory=directory, timeout=30.0, accept=1)
+    return run_git("diff", *options, "a", "b", directory=directory, timeout=30.0, accept=1)
 
 
 def without_credentials(url: str) -> str:

@@ -68,7 +68,7 @@ class Tree:
         self._repository, self._extra = repository, extra
         self._contents: dict[str, bytes] = {}
         self.followed: dict[str, None] = {}
-        listing = git.run("ls-tree", "-r", "-z", "-l", "--full-tree", sha, directory=repository, extra=extra)
+        listing = git.run_git("ls-tree", "-r", "-z", "-l", "--full-tree", sha, directory=repository, extra=extra)
         self.entries = dict(filter(None, map(_entry, listing.split(b"\0"))))
         self.submodules = submodules_of(listing)
         self.folders = {parent for path in self.entries for parent in _parents(path)}
@@ -83,7 +83,7 @@ class Tree:
         missing = [path for path in wanted if path not in self._contents]
         if missing:
             asked = "".join(f"{self.entries[path].id}\n" for path in missing).encode()
-            answer = git.run("cat-file", "--batch", directory=self._repository, extra=self._extra, stdin=asked)
+            answer = git.run_git("cat-file", "--batch", directory=self._repository, extra=self._extra, stdin=asked)
             self._contents.update(zip(missing, _blobs(answer, len(missing)), strict=True))
         return {path: self._contents[path] for path in wanted}
 
@@ -156,15 +156,15 @@ class Tree:
             extra = {**self._extra, **place, "GIT_INDEX_FILE": f"{folder}.index"}
             options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
             try:
-                git.run("read-tree", self.sha, directory=work, extra=extra)
+                git.run_git("read-tree", self.sha, directory=work, extra=extra)
                 asked = b"".join(os.fsencode(path) + b"\0" for path in paths)
-                git.run(*options, "checkout-index", "-q", "-z", "--stdin", directory=work, extra=extra, stdin=asked)
+                git.run_git(*options, "checkout-index", "-q", "-z", "--stdin", directory=work, extra=extra, stdin=asked)
             finally:
                 Path(f"{folder}.index").unlink(missing_ok=True)
             return {path: (work / path).read_bytes() for path in paths}
 
 
-def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = None) -> Tree:
+def open_commit(checkout: Path, sha: str, private: Path, remote: Remote | None = None) -> Tree:
     """The tree of a commit of the repository that is checked out in a directory.
 
     private: an empty directory of ours, for our own repository. remote: where to fetch the commit from when the
@@ -173,18 +173,18 @@ def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = N
     if not _SHA.fullmatch(sha):
         raise git.GitFailed(f"{sha[:80]!r} is no full name of a commit")
     form = "sha1" if len(sha) == 40 else "sha256"
-    git.run("init", "-q", "--bare", "--template=", f"--object-format={form}", ".", directory=private)
+    git.run_git("init", "-q", "--bare", "--template=", f"--object-format={form}", ".", directory=private)
     if not (checkout / ".git").exists():
         raise NoCheckout(f"{checkout} is no git checkout")
     try:
-        found = git.run("rev-parse", "--path-format=absolute", "--git-path", "objects", directory=checkout)
+        found = git.run_git("rev-parse", "--path-format=absolute", "--git-path", "objects", directory=checkout)
         extra = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": _quote_path(os.fsdecode(found.rstrip(b"\n")))}
         return Tree(private, extra, sha)
     except git.GitFailed as lacking:
         if remote is None:
             raise git.GitFailed(f"the checkout does not have it ({_last_line(lacking)})") from None
     try:
-        fetch(private, sha, remote)
+        fetch_commit(private, sha, remote)
         return Tree(private, {}, sha)
     except git.GitFailed as failed:
         where = git.without_credentials(remote.url)
@@ -193,7 +193,7 @@ def open_tree(checkout: Path, sha: str, private: Path, remote: Remote | None = N
         ) from None
 
 
-def fetch(repository: Path, sha: str, remote: Remote) -> None:
+def fetch_commit(repository: Path, sha: str, remote: Remote) -> None:
     """One commit without its history. The token is in no argument list. Raises git.GitFailed."""
     extra: dict[str, str] = {}
     if remote.token and remote.url.startswith(("https://", "http://")):
@@ -206,7 +206,7 @@ def fetch(repository: Path, sha: str, remote: Remote) -> None:
     if remote.ca_bundle:
         extra["GIT_SSL_CAINFO"] = str(_bundle_certificates(repository, remote.ca_bundle))
     options = ("-q", "--no-tags", "--no-recurse-submodules", "--depth=1", "--no-write-fetch-head")
-    git.run("fetch", *options, "--", remote.url, sha, directory=repository, extra=extra, timeout=FETCH_SECONDS)
+    git.run_git("fetch", *options, "--", remote.url, sha, directory=repository, extra=extra, timeout=FETCH_SECONDS)
 
 
 def _bundle_certificates(folder: Path, ca_bundle: str) -> Path:
@@ -273,15 +273,15 @@ def is_committed(directory: Path, path: Path) -> bool:
     submodule that it is in. One that a step has put there is not part of the change."""
     try:
         start = checkout_of(directory, path)
-        top = os.fsdecode(git.run("rev-parse", "--show-toplevel", directory=start).rstrip(b"\n"))
+        top = os.fsdecode(git.run_git("rev-parse", "--show-toplevel", directory=start).rstrip(b"\n"))
         if not path.is_relative_to(top):
             return False
         place = path.relative_to(top)
         words = ("ls-tree", "-z", "HEAD", "--")
-        if git.run(*words, place.as_posix(), directory=Path(top)):
+        if git.run_git(*words, place.as_posix(), directory=Path(top)):
             return True
         folders = (folder.as_posix() for folder in place.parents if folder.name)
-        return any(submodules_of(git.run(*words, folder, directory=Path(top))) for folder in folders)
+        return any(submodules_of(git.run_git(*words, folder, directory=Path(top))) for folder in folders)
     except git.GitFailed:
         return False
 
@@ -289,7 +289,7 @@ def is_committed(directory: Path, path: Path) -> bool:
 def checkout_of(directory: Path, path: Path) -> Path:
     """A folder of the checkout: a job can have it in a folder of its own, below the one that it works in."""
     with suppress(git.GitFailed):
-        git.run("rev-parse", "--show-toplevel", directory=directory)
+        git.run_git("rev-parse", "--show-toplevel", directory=directory)
         return directory
     inside = (folder for folder in reversed(path.parents) if folder.is_relative_to(directory))
     return next((folder for folder in inside if os.path.lexists(folder / ".git")), directory)

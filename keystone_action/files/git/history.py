@@ -70,7 +70,7 @@ def settle(
         if entry.is_symlink() or mark.count("/.git/"):
             continue
         repository = _Repository(source, destination, mark)
-        if not git.available():
+        if not git.has_git():
             repository.remove()
             sentences.append(f"{repository.shown} was left out: git is not installed, so it could not be made safe")
             continue
@@ -125,7 +125,7 @@ class _Repository:
                 return "its objects lie in another repository"
             try:
                 _strip(directory)
-                clean(directory)
+                clean_configuration(directory)
             except (git.GitFailed, OSError, ValueError):
                 return "its configuration could not be read"
         if not withheld.absolute:
@@ -174,14 +174,14 @@ class _Repository:
         it is on; None = the one that was checked out."""
         branch, tracked = branch or self._branch(), self._tracked_files()
         self.remove()
-        git.run("init", "-q", "--template=", f"--initial-branch={branch}", directory=self.worktree)
+        git.run_git("init", "-q", "--template=", f"--initial-branch={branch}", directory=self.worktree)
         if tracked is None:
-            git.run("add", "-A", directory=self.worktree)
+            git.run_git("add", "-A", directory=self.worktree)
         elif tracked:
             from_stdin = ("--pathspec-from-file=-", "--pathspec-file-nul")
-            git.run("add", "-f", "--ignore-errors", *from_stdin, directory=self.worktree, stdin=b"\0".join(tracked))
+            git.run_git("add", "-f", "--ignore-errors", *from_stdin, directory=self.worktree, stdin=b"\0".join(tracked))
         commit = ("commit", "-q", "--no-verify", "--allow-empty", "-m", "The workspace as it was given")
-        git.run(*commit, directory=self.worktree, extra=_IDENTITY)
+        git.run_git(*commit, directory=self.worktree, extra=_IDENTITY)
 
     def stand_alone(self, outer: _Repository) -> None:
         """Move the directory of a submodule out of that of the repository around it, which is about to go. Raises
@@ -190,7 +190,7 @@ class _Repository:
         if directory is None or outer.directory is None or not directory.is_relative_to(outer.directory):
             return
         configured = ("config", "--file", str(directory / "config"), "--unset-all", "core.worktree")
-        git.run(*configured, directory=directory, accept=5)  # 5: it is not there
+        git.run_git(*configured, directory=directory, accept=5)  # 5: it is not there
         try:
             self.entry.unlink()
             directory.rename(self.entry)
@@ -228,7 +228,7 @@ class _Repository:
         if self.directory is None:
             raise git.GitFailed("no repository")
         where = (f"--git-dir={self.directory}", f"--work-tree={self.worktree}", "-c", "protocol.allow=never")
-        return git.run(*where, *arguments, directory=self.worktree, stdin=stdin)
+        return git.run_git(*where, *arguments, directory=self.worktree, stdin=stdin)
 
 
 def _with_modules(directory: Path) -> Iterator[Path]:
@@ -251,7 +251,7 @@ def _strip(directory: Path) -> None:
             entry.unlink()
 
 
-def clean(directory: Path, within: Path | None = None) -> None:
+def clean_configuration(directory: Path, within: Path | None = None) -> None:
     """Take hooks, other work trees and all configuration that could hold a credential, or run a program, out of a git
     directory. within: a work tree that is configured to lie outside of this is taken out too.
 
@@ -264,7 +264,7 @@ def clean(directory: Path, within: Path | None = None) -> None:
     config = directory / "config"
     if config.is_symlink() or not config.is_file():
         raise ValueError("no configuration")
-    listed = git.run("config", "--file", str(config), "--no-includes", "-z", "--list", directory=directory)
+    listed = git.run_git("config", "--file", str(config), "--no-includes", "-z", "--list", directory=directory)
     config.write_bytes(_harmless(listed, lambda value: _is_own(directory, value, within)))
 
 
@@ -374,7 +374,7 @@ def _disarm(directory: Path, copy: Path) -> None:
     for name in ("hooks", "worktrees", "config.worktree"):
         _remove(directory / name)
     try:
-        clean(directory, within=copy)
+        clean_configuration(directory, within=copy)
     except (git.GitFailed, OSError, ValueError):
         _remove(directory / "config")  # git then takes its defaults
 

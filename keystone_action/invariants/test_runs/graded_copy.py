@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.errors import raise_unless_agent
 from keystone_action.files.copies import give_to_owner
-from keystone_action.files.globs import TakenBack, let_in, matcher, put, take_back
+from keystone_action.files.globs import RestoredFiles, let_in, matcher, put_file, restore_protected
 from keystone_action.files.paths import PathProblem, display_path, read_inside
 from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.test_runs.stand_ins import (
@@ -119,7 +119,7 @@ class GradedCopy:
 
     sandbox: Sandbox
     private: str
-    taken_back: TakenBack
+    taken_back: RestoredFiles
     injected: Mapping[str, bytes]
     untrusted: frozenset[str]
     originals: Path | None
@@ -230,10 +230,10 @@ def _prepare(
     held = _held(context.evidence.before, injected, protected) if rule is not None else Held(())
     taken_away: dict[str, str] = {}
     try:
-        taken_back = take_back(workspace, originals, changes, protected)
+        taken_back = restore_protected(workspace, originals, changes, protected)
         done = {*taken_back.restored, *taken_back.removed}
         links = [change for change in changes if _is_linked_folder(change) and change.path not in done]
-        taken_back += take_back(workspace, originals, links, ("**",))
+        taken_back += restore_protected(workspace, originals, links, ("**",))
         planted = rule.find_planted(changes, injected) if rule is not None else []
         if rule is not None:
             others = [change for change in changes if change.path not in done]
@@ -244,9 +244,9 @@ def _prepare(
                 if not (instead_of.endswith("/") and _says_nothing(workspace, path))
             }
         planted_or_rival = [*planted, *(change for change in changes if change.path in taken_away)]
-        take_back(workspace, originals, planted_or_rival, ("**",))
+        restore_protected(workspace, originals, planted_or_rival, ("**",))
         for place, content in injected.items():
-            put(workspace, place, content, originals)
+            put_file(workspace, place, content, originals)
     except (PathProblem, OSError) as error:
         if isinstance(error, OSError) and not isinstance(error, PathProblem):
             raise_unless_agent(error, "putting the tests in place")

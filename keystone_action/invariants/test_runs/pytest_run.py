@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from keystone_action.files.globs import put
+from keystone_action.files.globs import put_file
 from keystone_action.files.paths import PathMissing, PathProblem, read_inside
 from keystone_action.invariants.test_runs.case_counts import SHOWN, BadReport, CaseCounts
 from keystone_action.invariants.test_runs.graded_copy import GradedCopy
@@ -225,7 +225,7 @@ def _configuration(copy: GradedCopy, arguments: Sequence[str]) -> tuple[str, str
     directory, suffix = PurePosixPath(found or "x.ini").parent, PurePosixPath(found or "x.ini").suffix
     content = (copy.authors(found) if found is not None else None) or b""
     name = f"{copy.private}{suffix}"
-    put(copy.sandbox.workspace, str(directory / name), content, copy.originals)
+    put_file(copy.sandbox.workspace, str(directory / name), content, copy.originals)
     return str(root / directory / name), str(root / directory)
 
 

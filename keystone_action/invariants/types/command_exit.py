@@ -11,7 +11,7 @@ from pydantic import Field
 
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
-from keystone_action.sandbox.programs import first_word, sentence_on_missing
+from keystone_action.sandbox.programs import sentence_on_missing, started_program
 from keystone_action.spec.models.base import Duration, ShellCommand, Text
 from keystone_action.spec.models.shapes import TextOrList
 from keystone_action.system.command import Command, Completed
@@ -132,7 +132,7 @@ class CommandExit(Check):
         code = completed.shell_code
         if code == self.exit_code and not completed.not_found:
             return passed(f"{what} ended with exit code {code}.", log=log, **details)
-        program = first_word(self.command)
+        program = started_program(self.command)
         if (code == _NOT_FOUND or completed.not_found) and program is not None and program in missing:
             return broken(sentence_on_missing(program, missing[program]), log=log, **details)
         if completed.not_found:

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from keystone_action.files.globs import find_apart
+from keystone_action.files.globs import find_paths_in_thread
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.spec.models.base import WorkspacePath
@@ -30,7 +30,7 @@ class FileAbsent(Check):
 
     async def evaluate(self, context: CheckContext) -> Outcome:
         try:
-            found = await find_apart(context.evidence.workspace, self.path)
+            found = await find_paths_in_thread(context.evidence.workspace, self.path)
         except PathProblem as problem:
             return failed(f"{problem}.")
         if found:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.files.globs import find
+from keystone_action.files.globs import find_paths
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.comparison import line_ends
@@ -84,7 +84,7 @@ class FileContent(Check):
     def _evaluate(self, context: CheckContext) -> Outcome:
         workspace, deadline = context.evidence.workspace, time.monotonic() + context.timeout
         try:
-            found = find(workspace, self.path)
+            found = find_paths(workspace, self.path)
             if not found:
                 return failed(f"{display_path(self.path)} does not exist.")
             problems: list[str] = []

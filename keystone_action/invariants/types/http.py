@@ -27,7 +27,7 @@ from keystone_action.invariants.http_exchange import (
     exchange,
 )
 from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare
-from keystone_action.sandbox.programs import first_word, sentence_on_missing
+from keystone_action.sandbox.programs import sentence_on_missing, started_program
 from keystone_action.sandbox.protocol import RunningCommand
 from keystone_action.spec.models.base import Duration, ShellCommand, StrictModel, Template, Text
 from keystone_action.spec.models.shapes import TextOrList
@@ -193,7 +193,7 @@ class Http(Check):
         self, completed: Completed, context: CheckContext, copy: GradedCopy, port: int, given: float, by_itself: bool
     ) -> Outcome:
         assert self.start is not None
-        program = first_word(self.start)
+        program = started_program(self.start)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
             return broken(sentence_on_missing(program, context.missing_programs[program]), log=full_log(completed))

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from keystone_action.evidence.model import Evidence
-from keystone_action.files.globs import find, is_set_aside
+from keystone_action.files.globs import find_paths, is_set_aside
 from keystone_action.files.paths import PathMissing, PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.own_process import NotFinished, ask_program
@@ -177,7 +177,7 @@ class Implemented(Check):
     def _list_files(self, evidence: Evidence) -> list[str]:
         found: dict[str, None] = {}
         for pattern in self.files or ():
-            paths = find(evidence.workspace, pattern)
+            paths = find_paths(evidence.workspace, pattern)
             matches = [one for one in paths if (state := evidence.after.get(one)) is None or state.kind != "directory"]
             if not matches:
                 raise PathMissing(f"{display_path(pattern)} does not exist")

@@ -9,7 +9,7 @@ import anyio
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.files.globs import find
+from keystone_action.files.globs import find_paths
 from keystone_action.files.paths import PathMissing, PathProblem, name_paths, read_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed
@@ -44,7 +44,7 @@ from keystone_action.invariants.test_runs.recorded_runs import (
     without_emptied_files,
 )
 from keystone_action.invariants.test_runs.stand_ins import ModuleRule
-from keystone_action.sandbox.programs import first_word, sentence_on_missing
+from keystone_action.sandbox.programs import sentence_on_missing, started_program
 from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
 from keystone_action.spec.models.shapes import TextOrList
 from keystone_action.system.command import Command, Completed
@@ -231,7 +231,7 @@ class Tests(Check):
         over = stop_outcome(completed, limit, **copy.details)
         if over is not None:
             return over
-        program = first_word(self.cmd)
+        program = started_program(self.cmd)
         missing = completed.not_found or completed.shell_code == _NOT_FOUND
         if missing and program is not None and program in context.missing_programs:
             return broken(sentence_on_missing(program, context.missing_programs[program]), log=full_log(completed))
@@ -265,7 +265,7 @@ class Tests(Check):
         """Reports that are there already count for nothing; the sentence for one that can't be removed."""
         for glob in self._globs():
             try:
-                old = find(copy.sandbox.workspace, glob)
+                old = find_paths(copy.sandbox.workspace, glob)
             except PathProblem as problem:
                 return f"The reports that the agent left can't be removed: {problem}."
             for path in old:
@@ -290,7 +290,7 @@ class Tests(Check):
                 raise BadReport("node wrote no report") from None
             counts = _read("node's report", content)
             return without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
-        paths = sorted({path for glob in self._globs() for path in find(workspace, glob)})
+        paths = sorted({path for glob in self._globs() for path in find_paths(workspace, glob)})
         if not paths:
             raise BadReport(f"no report matches {', '.join(self._globs())}")
         if len(paths) > _REPORTS:

@@ -99,7 +99,7 @@ async def _clone(fixture: GitRepoFixture, workspace: Path, directory: Path) -> N
         if not (fixture.branch and _COMMIT.fullmatch(fixture.branch) and "not found" in str(failed)):
             raise
         await _clone_commit(url, fixture.branch, depth, target)
-    await anyio.to_thread.run_sync(git_history.clean, target / ".git")
+    await anyio.to_thread.run_sync(git_history.clean_configuration, target / ".git")
     await anyio.to_thread.run_sync(give_to_owner, workspace, target)
 
 

@@ -156,10 +156,10 @@ def _values(under_way: CellUnderWay) -> Iterator[tuple[str, str]]:
 def _commit(workspace: Path) -> Iterator[tuple[str, str]]:
     from keystone_action.files.git import commands as git
 
-    if not (workspace / ".git").is_dir() or not git.available():
+    if not (workspace / ".git").is_dir() or not git.has_git():
         return
     try:
-        commit = git.run("rev-parse", "HEAD", directory=workspace).decode("ascii", "replace").strip()
+        commit = git.run_git("rev-parse", "HEAD", directory=workspace).decode("ascii", "replace").strip()
     except git.GitFailed:
         return
     yield "commit", commit

@@ -29,7 +29,7 @@ from keystone_action.runner.sharing.gateways import gateway_of
 from keystone_action.runner.started_run import hidden_places
 from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider
 from keystone_action.spec.expressions import interpolate
-from keystone_action.system.command import Command, Completed, Limits, shown_command
+from keystone_action.system.command import Command, CommandLimits, Completed, shown_command
 
 if TYPE_CHECKING:
     import asyncio
@@ -168,10 +168,10 @@ class CellUnderWay:
         return self.run.secrets[self.spec.id]
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> CommandLimits:
         """What one command may use."""
         resources = self.spec.resources
-        return Limits(resources.memory, resources.disk, resources.pids, resources.cpu)
+        return CommandLimits(resources.memory, resources.disk, resources.pids, resources.cpu)
 
     @property
     def image(self) -> str | None:

@@ -33,20 +33,28 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.copies import GitState, copy_all, copy_exactly, git_state, give_to_owner, holds, put_copies
+from keystone_action.files.copies import (
+    GitState,
+    copy_all,
+    copy_exactly,
+    file_holds,
+    git_state,
+    give_to_owner,
+    put_copies,
+)
 from keystone_action.files.descent import walk_down
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
 from keystone_action.runner.cell.shared_copies import SetupSteps, fingerprint
 from keystone_action.runner.readable_folders import readable_folders, with_search_path
 from keystone_action.runner.started_run import run_shielded
-from keystone_action.sandbox.programs import first_word
+from keystone_action.sandbox.programs import started_program
 from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.models.agents import PresetAgent
 from keystone_action.spec.models.base import ShellCommand
 from keystone_action.spec.models.task import SetupFile
-from keystone_action.system.command import Command, Limits, shown_command
+from keystone_action.system.command import Command, CommandLimits, shown_command
 
 if TYPE_CHECKING:
     from asyncio import Task
@@ -73,7 +81,7 @@ async def make_environment(
     *,
     provider: SandboxProvider,
     directory: Path,
-    limits: Limits,
+    limits: CommandLimits,
     readable: Sequence[Path] = (),
     environment: Mapping[str, str] | None = None,
 ) -> PythonEnvironment:
@@ -123,7 +131,7 @@ def keep_environment(directory: Path, copy: Path) -> tuple[str, ...]:
     copy_all(directory, copy)
     area = re.compile(re.escape(os.fsencode(directory.parent.name)))
     files = (path for path in copy.rglob("*") if path.is_file() and not path.is_symlink())
-    return tuple(str(path.relative_to(copy)) for path in files if holds(str(path), area))
+    return tuple(str(path.relative_to(copy)) for path in files if file_holds(str(path), area))
 
 
 def put_environment(
@@ -416,7 +424,7 @@ async def missing_words(under_way: CellUnderWay) -> None:
 def first_words(invariants: Mapping[str, Invariant]) -> frozenset[str]:
     """The programs that the string commands of checks start with."""
     words = (
-        first_word(leaf.value)
+        started_program(leaf.value)
         for invariant in invariants.values()
         for leaf in leaves(invariant.check)
         if leaf.marker(ShellCommand) is not None

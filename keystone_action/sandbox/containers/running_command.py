@@ -19,9 +19,9 @@ from keystone_action.sandbox.protocol import TABLES, RunningCommand, listeners
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.container import Run
+    from keystone_action.engine.container import ContainerRun
     from keystone_action.engine.streams import AttachedStreams
-    from keystone_action.sandbox.protocol import Connection
+    from keystone_action.sandbox.protocol import ServedConnection
     from keystone_action.system.command import Completed
 
 _HEADER = struct.Struct("!BxxxI")
@@ -65,7 +65,7 @@ class ContainerCommand(RunningCommand):
     programs."""
 
     def __init__(
-        self, completed: asyncio.Future[Completed], client: EngineClient, user: int, search_path: str, run: Run
+        self, completed: asyncio.Future[Completed], client: EngineClient, user: int, search_path: str, run: ContainerRun
     ) -> None:
         super().__init__(completed)
         self._run = run
@@ -82,7 +82,7 @@ class ContainerCommand(RunningCommand):
         found = listeners(rows.splitlines(), port)
         return tuple(dict.fromkeys(address for one in found for address in one.addresses))
 
-    async def connect(self, address: str, port: int) -> Connection:
+    async def connect(self, address: str, port: int) -> ServedConnection:
         """See `RunningCommand.connect`."""
         if not self._has_tunnel:
             self._has_tunnel = bool(await self._answer(_HAS_TUNNEL))

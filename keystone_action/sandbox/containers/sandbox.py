@@ -11,13 +11,13 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 
 from keystone_action.engine import archives as docker_pack
-from keystone_action.engine.container import ContainerPlan, Run, could_not_start, not_found
+from keystone_action.engine.container import ContainerPlan, ContainerRun, could_not_start, not_found
 from keystone_action.engine.images import Image
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.running_command import ContainerCommand
-from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, CopiedDirectory, Places, Transfer
+from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, ContainerPlaces, CopiedDirectory, Transfer
 from keystone_action.sandbox.protocol import Home, Supplies, stopping_at
-from keystone_action.system.command import Command, Completed, Limits
+from keystone_action.system.command import Command, CommandLimits, Completed
 
 STANDARD_INPUT = "/.keystone-stdin"
 WORKSPACE_LINK = "/workspace"
@@ -33,12 +33,12 @@ class DockerSandbox:
     def __init__(
         self,
         image: Image,
-        places: Places,
+        places: ContainerPlaces,
         transfer: Transfer,
-        execute: Callable[[Run], Awaitable[Completed]],
+        execute: Callable[[ContainerRun], Awaitable[Completed]],
         forget: Callable[[DockerSandbox], None],
         *,
-        limits: Limits,
+        limits: CommandLimits,
         environment: Mapping[str, str],
         labels: Mapping[str, str],
         network: str,
@@ -61,7 +61,7 @@ class DockerSandbox:
         self._extra_hosts = extra_hosts
         self._dns = dns
         self._closed = False
-        self._runs: set[Run] = set()
+        self._runs: set[ContainerRun] = set()
         self._quiet = asyncio.Event()
         self._quiet.set()
         # Copies of one workspace can't be brought together again: there, commands wait for each other.
@@ -151,7 +151,7 @@ class DockerSandbox:
                     await asyncio.wait([completed])
                 completed.exception()  # the caller that waited for it has been told
 
-    async def _run(self, command: Command, run: Run) -> Completed:
+    async def _run(self, command: Command, run: ContainerRun) -> Completed:
         if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
@@ -168,7 +168,7 @@ class DockerSandbox:
             return not_found(done, program)
         return done
 
-    async def run_container(self, run: Run) -> Completed:
+    async def run_container(self, run: ContainerRun) -> Completed:
         """A container's life as one of this sandbox's: it is over when the sandbox is closed. Raises SandboxError."""
         if self._closed:
             raise SandboxError("the sandbox has been closed")
@@ -184,7 +184,7 @@ class DockerSandbox:
     def _has_directory(self, relative: str) -> bool:
         return os.path.lexists(self.workspace / relative)
 
-    def _container(self, command: Command) -> Run:
+    def _container(self, command: Command) -> ContainerRun:
         environment = {**self.environment, **command.env}
         must_be_text(command.argv, environment)
         # The shell by its place: the PATH that a spec gives is for what it runs.
@@ -206,7 +206,7 @@ class DockerSandbox:
         extras = self.extras()
         if command.stdin:
             extras.append(docker_pack.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
-        return Run(
+        return ContainerRun(
             self.image.client,
             plan,
             timeout=command.timeout,
@@ -234,7 +234,7 @@ class DockerSandbox:
         if self.transfer.mounts and os.geteuid() != 0:
             await self.run_container(self._chown_run())
 
-    def _chown_run(self) -> Run:
+    def _chown_run(self) -> ContainerRun:
         """What root made belongs to the sandbox's user again."""
         user = self.transfer.user
         # Not the directory that holds HOME and TMPDIR: its owner may put other directories in their place.
@@ -248,7 +248,7 @@ class DockerSandbox:
             mounts=self.transfer.mounts,
             init=self.image.init,
         )
-        return Run(
+        return ContainerRun(
             self.image.client,
             plan,
             prepare=lambda container: self.transfer.prepare(container, []),

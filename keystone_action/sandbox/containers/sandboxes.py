@@ -22,11 +22,16 @@ from keystone_action.engine.images import PROBING_USER, Image, find_image, remov
 from keystone_action.errors import SandboxError
 from keystone_action.files.paths import real_path
 from keystone_action.sandbox.containers.sandbox import WORKSPACE_LINK, DockerSandbox
-from keystone_action.sandbox.containers.setup import OPEN_NETWORK, SetupCommands, run_commands, with_packages_layer
-from keystone_action.sandbox.containers.shared import Mode, SharedEngine
-from keystone_action.sandbox.containers.transfer import CopiedDirectory, MountedDirectory, Places, Transfer
+from keystone_action.sandbox.containers.setup import (
+    OPEN_NETWORK,
+    SetupCommands,
+    run_setup_commands,
+    with_packages_layer,
+)
+from keystone_action.sandbox.containers.shared import SharedEngine, TransferMode
+from keystone_action.sandbox.containers.transfer import ContainerPlaces, CopiedDirectory, MountedDirectory, Transfer
 from keystone_action.sandbox.protocol import Home, Sandbox, SandboxProvider
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -45,7 +50,7 @@ async def start_docker(
     client: EngineClient | None = None,
     network: str | None = None,
     extra_hosts: Mapping[str, str] | None = None,
-    mode: Mode = "auto",
+    mode: TransferMode = "auto",
 ) -> DockerSandboxes:
     """The sandboxes of a run in containers of one image, which the engine has to have.
 
@@ -155,7 +160,7 @@ class DockerSandboxes:
         """
         if not commands:
             return self._in(self.image)
-        made = await run_commands(
+        made = await run_setup_commands(
             self.engine,
             sandbox,
             SetupCommands(
@@ -190,7 +195,7 @@ class DockerSandboxes:
         self,
         workspace: Path,
         *,
-        limits: Limits,
+        limits: CommandLimits,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         home: Home | None = None,
@@ -200,7 +205,9 @@ class DockerSandboxes:
         engine = self.engine
         engine.sandbox_count += 1
         private = home.place if home else engine.root / f"private-{engine.owner}-{engine.sandbox_count}"
-        places = Places(real_path(workspace), private, tuple(dict.fromkeys(map(real_path, readable))), home is not None)
+        places = ContainerPlaces(
+            real_path(workspace), private, tuple(dict.fromkeys(map(real_path, readable))), home is not None
+        )
         search_path = (environment or {}).get("PATH", "")
 
         def prepare() -> tuple[Transfer, bool]:
@@ -226,7 +233,7 @@ class DockerSandboxes:
         self._sandboxes.add(sandbox)
         return sandbox
 
-    def _transfer(self, places: Places, limits: Limits) -> Transfer:
+    def _transfer(self, places: ContainerPlaces, limits: CommandLimits) -> Transfer:
         engine = self.engine
         sources = [engine.source(self.image, path.parent if path == places.private else path) for path in places.all]
         if None not in sources:
@@ -248,7 +255,7 @@ class DockerSandboxes:
         self,
         directory: Path,
         *,
-        limits: Limits,
+        limits: CommandLimits,
         own: Sequence[Path] = (),
         shared: Sequence[Path] = (),
         readable: Sequence[Path] = (),

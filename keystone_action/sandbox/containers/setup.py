@@ -25,15 +25,15 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.engine import archives as docker_pack
-from keystone_action.engine.archives import put
-from keystone_action.engine.container import ContainerPlan, Run, exit_code
+from keystone_action.engine.archives import put_archive
+from keystone_action.engine.container import ContainerPlan, ContainerRun, exit_code
 from keystone_action.engine.images import (
     Image,
     commit_kept,
     commit_own,
-    digest_of,
     find_layer,
-    holds,
+    layer_digest,
+    layer_holds,
     learned,
     list_layer_changes,
     remove_image,
@@ -116,7 +116,7 @@ async def with_packages_layer(
     """
     if not packages:
         return image
-    digest = digest_of("packages", _PACKAGES_VERSION, image.identifier, list(packages), sorted(env.items()))
+    digest = layer_digest("packages", _PACKAGES_VERSION, image.identifier, list(packages), sorted(env.items()))
     async with engine.layers.setdefault(digest, asyncio.Lock()):
         find = partial(find_layer, engine.client, image, digest, engine.found_layers)
         found = await engine.thread(find)
@@ -153,7 +153,7 @@ def _run(
     digest: str,
     network: str,
     timeout: float | None,
-) -> Run:
+) -> ContainerRun:
     plan = ContainerPlan(
         image=image.identifier,
         argv=("/bin/sh", SCRIPT_FILE),
@@ -165,13 +165,13 @@ def _run(
     )
 
     def prepare(container: str) -> None:
-        put(engine.client, container, docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
+        put_archive(engine.client, container, docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
 
     def collect(container: str) -> None:
         if exit_code(engine.client, container) == 0:
             commit_kept(engine.client, image, container, digest)
 
-    return Run(engine.client, plan, timeout=timeout, prepare=prepare, collect=collect)
+    return ContainerRun(engine.client, plan, timeout=timeout, prepare=prepare, collect=collect)
 
 
 def exports(env: Mapping[str, str]) -> list[str]:
@@ -215,14 +215,14 @@ class SetupImage:
     own: bool
 
 
-async def run_commands(engine: SharedEngine, sandbox: DockerSandbox, commands: SetupCommands) -> SetupImage:
+async def run_setup_commands(engine: SharedEngine, sandbox: DockerSandbox, commands: SetupCommands) -> SetupImage:
     """Run them; the sandbox's next commands see everything that they left.
     Raises HarnessError with the end of both streams for the first command that fails; SandboxError."""
     if commands.fingerprint is None:
         return await _SetupRun(engine, sandbox, commands).run()
     content = await engine.thread(commands.fingerprint)
     told = _command_environment(sandbox, commands)
-    digest = digest_of("commands", _COMMANDS_VERSION, sandbox.image.identifier, commands.texts, told, content)
+    digest = layer_digest("commands", _COMMANDS_VERSION, sandbox.image.identifier, commands.texts, told, content)
     async with engine.layers.setdefault(digest, asyncio.Lock()):
         # A cell that waited for an image which could not be kept must not wait for the next one too.
         if digest not in engine.setups_not_kept:
@@ -302,7 +302,7 @@ class _SetupRun:
         self._image_id: str | None = None
 
     async def run(self) -> SetupImage:
-        """See `run_commands`."""
+        """See `run_setup_commands`."""
         try:
             async with self._sandbox.turn:
                 if self._digest is not None:
@@ -327,7 +327,7 @@ class _SetupRun:
         except SandboxError:
             return  # what went wrong before is what is told; labels find the rest
 
-    def _container(self) -> Run:
+    def _container(self) -> ContainerRun:
         sandbox, commands = self._sandbox, self._commands
         places = tuple(map(str, sandbox.places.all))
         plan = ContainerPlan(
@@ -348,7 +348,7 @@ class _SetupRun:
             init=sandbox.image.init,
         )
         extras = [*sandbox.extras(), docker_pack.small_file(SCRIPT_FILE.lstrip("/"), self._script(), 0o600)]
-        return Run(
+        return ContainerRun(
             self._engine.client,
             plan,
             timeout=commands.timeout,
@@ -406,7 +406,7 @@ class _SetupRun:
             sandbox.image,
             container,
             self._digest,
-            proven=lambda made: not holds(client, sandbox.image, made, changed, needles),
+            proven=lambda made: not layer_holds(client, sandbox.image, made, changed, needles),
         )
         self._kept = self._image_id is not None
         return self._kept

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import anyio
 
 from keystone_action.engine.calls import engine_errors
-from keystone_action.engine.container import ContainerStopped, Mount, Run, remove
+from keystone_action.engine.container import ContainerRun, ContainerStopped, Mount, remove_container
 from keystone_action.engine.images import PROBING_USER, Image, remove_image
 from keystone_action.engine.own_container import HostPaths, find_host_paths
 from keystone_action.engine.records import OWNER, labels
@@ -30,7 +30,7 @@ from keystone_action.system.command import Completed
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
 
-Mode = Literal["auto", "bind", "copy"]
+TransferMode = Literal["auto", "bind", "copy"]
 T = TypeVar("T")
 
 
@@ -43,7 +43,7 @@ class SharedEngine:
     run_id: str
     root: Path
     threads: ThreadPoolExecutor
-    mode: Mode = "auto"
+    mode: TransferMode = "auto"
     paths: HostPaths = field(default_factory=lambda: HostPaths(None))
     foreign_users: bool = False
     """The engine maps users: a number inside is not the same outside."""
@@ -55,7 +55,7 @@ class SharedEngine:
     """By the content of a setup: its image, which needs no second look."""
     setups_not_kept: set[str] = field(default_factory=set)
     """Setups whose image, as it turned out, can't be found again."""
-    runs: set[Run] = field(default_factory=set)
+    runs: set[ContainerRun] = field(default_factory=set)
     sandbox_count: int = 0
     closed: bool = False
 
@@ -64,7 +64,7 @@ class SharedEngine:
         """Of every container."""
         return labels(self.run_id, "sandbox", owner=self.owner)
 
-    def begin(self, mode: Mode) -> None:
+    def begin(self, mode: TransferMode) -> None:
         """Blocks. Raises SandboxError."""
         self.mode = mode
         with engine_errors("can't ask the Docker engine what it is"):
@@ -90,7 +90,7 @@ class SharedEngine:
                 await future
             raise
 
-    async def execute(self, run: Run) -> Completed:
+    async def execute(self, run: ContainerRun) -> Completed:
         """A container's life. When cancelled, it is over and removed before this returns."""
         if self.closed:
             raise SandboxError("the sandboxes of this run have been closed")
@@ -148,7 +148,9 @@ class SharedEngine:
         loop = asyncio.get_running_loop()
         try:
             left = await loop.run_in_executor(self.threads, self._containers)
-            await asyncio.gather(*(loop.run_in_executor(self.threads, remove, self.client, one) for one in left))
+            await asyncio.gather(
+                *(loop.run_in_executor(self.threads, remove_container, self.client, one) for one in left)
+            )
             await loop.run_in_executor(self.threads, self._remove_images)
         finally:
             self.threads.shutdown(wait=False)

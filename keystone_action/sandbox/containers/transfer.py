@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from keystone_action.engine import archives as docker_pack
-from keystone_action.engine.archives import TooLarge, fetch, layer_size, move_below, put, unpack
+from keystone_action.engine.archives import TooLarge, fetch_archive, layer_size, move_below, put_archive, unpack
 from keystone_action.engine.container import Mount
 from keystone_action.errors import SandboxError
 from keystone_action.files.disk_usage import TooDeep, human, tree_size
@@ -46,7 +46,7 @@ _TOO_LONG = (
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ContainerPlaces:
     """Real paths of a sandbox: its workspace, what holds HOME and TMPDIR, and what else it may read. has_home: whether
     there is a HOME already, kept of another sandbox."""
 
@@ -83,7 +83,7 @@ class Transfer(Protocol):
         """After the end: see that we have what it left; a sentence when that is more than comes back."""
 
     def collect(self, container: str) -> str | None:
-        """`fetch`, and the sentence for the disk limit if that was reached."""
+        """`fetch_archive`, and the sentence for the disk limit if that was reached."""
 
     def holds_only_caches(self) -> bool:
         """Whether HOME and TMPDIR, as far as fetched, hold nothing but caches."""
@@ -110,7 +110,7 @@ class MountedDirectory:
     def __init__(
         self,
         client: EngineClient,
-        places: Places,
+        places: ContainerPlaces,
         sources: Sequence[str],
         user: int,
         lease: Lease | None,
@@ -140,7 +140,7 @@ class MountedDirectory:
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         if extras:
-            put(self._client, container, itertools.chain(*extras))
+            put_archive(self._client, container, itertools.chain(*extras))
 
     def look(self, container: str) -> str | None:
         """See `Transfer`."""
@@ -199,7 +199,7 @@ class CopiedDirectory:
     """By archives. missing_parents: directories above the places that the image lacks, the highest first."""
 
     def __init__(
-        self, client: EngineClient, places: Places, missing_parents: Sequence[str], user: int, disk: int | None
+        self, client: EngineClient, places: ContainerPlaces, missing_parents: Sequence[str], user: int, disk: int | None
     ) -> None:
         self.user, self.loss = user, ""
         self.mounts: tuple[Mount, ...] = ()
@@ -215,9 +215,9 @@ class CopiedDirectory:
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """See `Transfer`."""
         self._stopped = False
-        put(self._client, container, self._until_stopped(itertools.chain(self._layout(), *extras)))
+        put_archive(self._client, container, self._until_stopped(itertools.chain(self._layout(), *extras)))
         if self._saved.exists():
-            put(self._client, container, self._until_stopped(_read(self._saved)))
+            put_archive(self._client, container, self._until_stopped(_read(self._saved)))
 
     def _layout(self) -> Iterator[bytes]:
         yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
@@ -285,7 +285,7 @@ class CopiedDirectory:
             return _only_caches(each[1] for each in parts if len(each) > 1)
 
     def _get(self, container: str, path: Path) -> Generator[bytes, None, None]:
-        with contextlib.closing(fetch(self._client, container, str(path))) as pieces:
+        with contextlib.closing(fetch_archive(self._client, container, str(path))) as pieces:
             yield from self._until_stopped(pieces)
 
     def stop(self) -> None:

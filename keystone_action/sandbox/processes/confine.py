@@ -50,7 +50,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _priority = 0
 _taken_on = False
 _landlock_abi = landlock.abi()
-HAS_SECCOMP = seccomp.available()
+HAS_SECCOMP = seccomp.has_seccomp()
 
 
 def take_priority() -> None:
@@ -112,7 +112,7 @@ def prepare_for_another(request: CommandRequest) -> None:
     """Do now what a further request that is like this one would have to wait for."""
     if request["rules"] is not None:
         with contextlib.suppress(OSError):  # then the next one does it, and tells
-            landlock.prepare(request["lasting_rules"], _landlock_abi)
+            landlock.prepare_ruleset(request["lasting_rules"], _landlock_abi)
 
 
 def can_change_user(uid: int) -> bool:
@@ -249,7 +249,7 @@ def _give_up(request: CommandRequest) -> None:
         landlock.no_new_privileges()
     if filtered:
         of_our_user = confined and request["uid"] is None
-        seccomp.give_up(
+        seccomp.give_up_system_calls(
             system_v=not of_our_user,
             unix_sockets=request["unix_sockets"],
             attributes=not of_our_user or request["others"] is not None,

@@ -116,7 +116,7 @@ def restrict(rules: list[tuple[str, int]], version: int, lasting: list[tuple[str
         os.close(ruleset)
 
 
-def prepare(lasting: list[tuple[str, int]], version: int) -> None:
+def prepare_ruleset(lasting: list[tuple[str, int]], version: int) -> None:
     """Make what the next `restrict` with these lasting rules begins with, while nobody waits for it. Raises OSError."""
     global _prepared  # noqa: PLW0603
     if _prepared is None:

@@ -172,12 +172,12 @@ _SWITCHES = {
 }
 
 
-def environment() -> dict[str, str]:
+def script_environment() -> dict[str, str]:
     """Of a script on the host, all of it but HOME, TMPDIR and LANG."""
     return {"PATH": own_search_path(), **_SWITCHES}
 
 
-def programs() -> list[Path]:
+def script_programs() -> list[Path]:
     """The directories that PATH names, and the libraries beside them, without those that hold our home directory."""
     found: list[Path] = []
     home = Path("~").expanduser().resolve()

@@ -47,7 +47,7 @@ class Process(NamedTuple):
         return self.first_thread_runs or self.threads > 1
 
 
-def read_text(path: str) -> str | None:
+def read_proc(path: str) -> str | None:
     """A file of /proc, None when the process is gone (or hidden)."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -64,7 +64,7 @@ def read_text(path: str) -> str | None:
 
 def process(pid: int) -> Process | None:
     """The process, None when there is none of that number. By the number of a thread: as if that were its first one."""
-    text = read_text(f"/proc/{pid}/stat")
+    text = read_proc(f"/proc/{pid}/stat")
     if not text:
         return None
     fields = text[text.rindex(")") + 2 :].split()
@@ -106,7 +106,7 @@ def _children_by_threads(pid: int) -> list[int]:
     """From /proc/<pid>/task/*/children: each thread lists the processes it forked."""
     found: list[int] = []
     for thread in _threads(pid):
-        text = read_text(f"/proc/{pid}/task/{thread}/children")
+        text = read_proc(f"/proc/{pid}/task/{thread}/children")
         found.extend(map(int, (text or "").split()))
     return found
 
@@ -125,7 +125,7 @@ HAS_CHILDREN_FILES = Path(f"/proc/self/task/{os.getpid()}/children").exists()
 
 def owner(pid: int) -> int | None:
     """The user it runs as."""
-    text = read_text(f"/proc/{pid}/status") or ""
+    text = read_proc(f"/proc/{pid}/status") or ""
     for line in text.splitlines():
         if line.startswith("Uid:"):
             return int(line.split()[2])
@@ -193,7 +193,7 @@ def proportional_memory(pid: int) -> tuple[int, int] | None:
 
 def _sizes(path: str) -> dict[str, int]:
     """The lines `name: number kB` of a file of /proc, in bytes."""
-    lines = (line.partition(":") for line in (read_text(path) or "").splitlines() if line.endswith(" kB"))
+    lines = (line.partition(":") for line in (read_proc(path) or "").splitlines() if line.endswith(" kB"))
     return {name: int(rest.split()[0]) * 1024 for name, _, rest in lines}
 
 

@@ -23,17 +23,25 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
-from keystone_action.sandbox.processes.wire import CommandRequest, Message
+from keystone_action.sandbox.processes.wire import CommandRequest, WireMessage
 from keystone_action.sandbox.programs import listing_of_root
 from keystone_action.sandbox.protocol import TABLES, Home, Listener, RunningCommand, Supplies, listeners, stopping_at
 from keystone_action.sandbox.trees import find_held_file
 from keystone_action.sandbox.users import Lease
-from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, DEFAULT_PIDS, Capture, Command, Completed, Limits
+from keystone_action.system.command import (
+    CAPTURE_HEAD,
+    CAPTURE_TAIL,
+    DEFAULT_PIDS,
+    Capture,
+    Command,
+    CommandLimits,
+    Completed,
+)
 from keystone_action.system.environment import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.processes.client import Channel
-    from keystone_action.sandbox.protocol import Connection
+    from keystone_action.sandbox.protocol import ServedConnection
     from keystone_action.system.command import Completed
 
 
@@ -84,7 +92,7 @@ class SupervisedCommand(RunningCommand):
             raise SandboxError(f"port {port} of this machine was taken by another program", help="run it again")
         return tuple(dict.fromkeys(address for one in own for address in one.addresses))
 
-    async def connect(self, address: str, port: int) -> Connection:
+    async def connect(self, address: str, port: int) -> ServedConnection:
         """See `RunningCommand.connect`."""
         return await asyncio.open_connection(address, port)
 
@@ -136,7 +144,7 @@ class ProcessSandbox:
         forget: Callable[[ProcessSandbox], None],
         workspace: Path,
         private: Private,
-        limits: Limits,
+        limits: CommandLimits,
         environment: dict[str, str],
         lease: Lease | None,
         rules: policy.Rules | None,
@@ -258,7 +266,7 @@ class ProcessSandbox:
             await one.written()
         if self._rules is not None or self._lease:
             await self._seal()
-        return read_report(*answer)
+        return completed_of(*answer)
 
     async def _seal(self) -> None:
         """Make sure that no process of another sandbox can go on writing what the last command left."""
@@ -282,7 +290,7 @@ class ProcessSandbox:
 
     async def _run_supervisor(
         self, request: CommandRequest, passed: list[int], stopper: Stopper
-    ) -> tuple[Message, bytes] | None:
+    ) -> tuple[WireMessage, bytes] | None:
         """The report of a supervisor, and the streams' bytes; None when it was killed."""
         channel = await self._launcher.supervisor(request)
         self._channels.add(channel)
@@ -403,7 +411,7 @@ def _standard_input(data: bytes) -> int:
     return descriptor
 
 
-def read_report(report: Message, blob: bytes) -> Completed:
+def completed_of(report: WireMessage, blob: bytes) -> Completed:
     """A supervisor's report as what callers get. Raises SandboxError when it tells of a failure of ours."""
     if "broken" in report:
         raise SandboxError(report["broken"])

@@ -32,7 +32,7 @@ from keystone_action.sandbox.processes.client import LauncherClient, Launching, 
 from keystone_action.sandbox.processes.sandbox import Private, ProcessSandbox
 from keystone_action.sandbox.protocol import Home
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind, user_numbers
-from keystone_action.system.command import Limits
+from keystone_action.system.command import CommandLimits
 
 _WITH_SCOPES = 6
 """The version of Landlock that keeps off signals to others and their abstract sockets."""
@@ -44,7 +44,7 @@ _FEW = 32
 """Entries of a tree whose owner is changed without a thread."""
 
 
-def explain_unenforced(limits: Limits) -> tuple[str, ...]:
+def explain_unenforced(limits: CommandLimits) -> tuple[str, ...]:
     """Sentences for those of these limits that a process sandbox can't keep."""
     if limits.cpu is None:
         return ()
@@ -183,7 +183,7 @@ class ProcessSandboxes:
         if not self.launcher.seccomp and self.isolation != ("none",):
             what = "keys" if self._users else "keys and System V objects"
             sentences.append(f"the agent can use {what} of its user in the kernel: there is no seccomp here")
-        if self._users and (count := system_v.open_to_all(besides=self._users.numbers)):
+        if self._users and (count := system_v.count_open_to_all(besides=self._users.numbers)):
             sentences.append(f"the agent can use {count} System V objects (`ipcs`) that are open to every user")
         sentences.extend(
             f"the agent can connect to {socket}, which may give it this whole machine"
@@ -195,7 +195,7 @@ class ProcessSandboxes:
         self,
         workspace: Path,
         *,
-        limits: Limits,
+        limits: CommandLimits,
         readable: Sequence[Path] = (),
         environment: Mapping[str, str] | None = None,
         home: Home | None = None,
@@ -223,7 +223,7 @@ class ProcessSandboxes:
         self,
         directory: Path,
         *,
-        limits: Limits,
+        limits: CommandLimits,
         own: Sequence[Path] = (),
         shared: Sequence[Path] = (),
         readable: Sequence[Path] = (),
@@ -232,7 +232,7 @@ class ProcessSandboxes:
         """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
         directory = real_path(directory)
         python = await self.host_python()
-        found = (*own, *shared, *readable, *python.readable, *host.programs())
+        found = (*own, *shared, *readable, *python.readable, *host.script_programs())
         with self._lease_for(directory) as lease:
             groups = [self._share(shared)] if lease else []
             if lease:
@@ -242,7 +242,7 @@ class ProcessSandboxes:
                 lease,
                 limits,
                 found,
-                host.environment(),
+                host.script_environment(),
                 own=own,
                 groups=groups,
                 unix_sockets=not self._undoing_sockets(),
@@ -311,7 +311,7 @@ class ProcessSandboxes:
         self,
         workspace: Path,
         lease: Lease | None,
-        limits: Limits,
+        limits: CommandLimits,
         readable: Sequence[Path],
         environment: Mapping[str, str],
         *,

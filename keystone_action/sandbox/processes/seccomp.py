@@ -115,7 +115,7 @@ class _Program(ctypes.Structure):
     _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
 
-def available() -> bool:
+def has_seccomp() -> bool:
     """Whether this kernel takes filters from us."""
     machine = _MACHINES.get(os.uname().machine)
     if machine is None:
@@ -124,7 +124,7 @@ def available() -> bool:
     return _libc.syscall(machine[1], _SET_FILTER, 0, None) < 0 and ctypes.get_errno() == errno.EFAULT
 
 
-def give_up(*, system_v: bool, unix_sockets: bool = True, attributes: bool = True) -> None:
+def give_up_system_calls(*, system_v: bool, unix_sockets: bool = True, attributes: bool = True) -> None:
     """Leave this thread, and all that it starts, no system calls for keyrings and io_uring: it does unseen what is
     refused here, and can write to files that nobody has open. Without `system_v` none for System V objects either;
     without `unix_sockets` no Unix sockets but pairs; without `attributes` no set-id bits, extended attributes and flags

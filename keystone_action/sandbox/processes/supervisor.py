@@ -21,7 +21,7 @@ from keystone_action.sandbox.processes import confine, system_v, wire
 from keystone_action.sandbox.processes import process_tree as killing
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.sandbox.processes.watch import FIRST_LOOK, PAUSE, ProcessWatch, SeenProcesses
-from keystone_action.sandbox.processes.wire import CommandRequest, Message
+from keystone_action.sandbox.processes.wire import CommandRequest, WireMessage
 from keystone_action.system import shortage
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -105,7 +105,7 @@ class Supervisor:
         self._streams: list[Stream] = []
         self._pid = 0
         self._status: int | None = None
-        self._refusal: Message | None = None
+        self._refusal: WireMessage | None = None
         self._timed_out = False
         self._limit: str | None = None
         self._end_time: float | None = None
@@ -188,7 +188,7 @@ class Supervisor:
         if self._handlers.pop(descriptor, None):
             self._poller.unregister(descriptor)
 
-    def run(self) -> tuple[Message, bytes]:
+    def run(self) -> tuple[WireMessage, bytes]:
         """Until the command has ended and nothing of it is left: the report, and the streams' bytes."""
         timeout = self._request["timeout"]
         deadline = self._start_time + timeout if timeout is not None else None
@@ -289,14 +289,14 @@ class Supervisor:
         self._limit = self._limit or self._watch.judge_processes(self._leftovers)
         return gone
 
-    def _report(self, gone: bool) -> tuple[Message, bytes]:
+    def _report(self, gone: bool) -> tuple[WireMessage, bytes]:
         for stream in self._streams:
             stream.drain()
         exit_code = os.waitstatus_to_exitcode(self._status or 0)
         if self._limit is None and exit_code in (-signal.SIGXFSZ, 128 + signal.SIGXFSZ) and self._request["disk"]:
             self._limit = self._watch.final_look_at_disk()
         parts = [part for stream in self._streams for part in stream.kept.parts()]
-        report: Message = {
+        report: WireMessage = {
             "exit_code": exit_code if exit_code >= 0 else None,
             "signal": -exit_code if exit_code < 0 else None,
             "timed_out": self._timed_out,

@@ -21,7 +21,7 @@ _REMOVE = 0
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Object(NamedTuple):
+class SystemVObject(NamedTuple):
     """One of them. kind: `shm`, `sem` or `msg`. owner: the user that it was given to, which may differ from who made
     it. size: bytes of memory that it takes."""
 
@@ -33,13 +33,13 @@ class Object(NamedTuple):
     size: int
 
 
-def objects(*kinds: str) -> Iterator[Object]:
+def system_v_objects(*kinds: str) -> Iterator[SystemVObject]:
     """Those of this machine (or container), of some kinds or of all."""
     for kind in kinds or _KINDS:
         for row in _rows(kind):
             identifier = row["msqid" if kind == "msg" else f"{kind}id"]
             size = row.get("rss", 0) + row.get("swap", 0)
-            yield Object(kind, identifier, row["cuid"], row["uid"], row["perms"], size)
+            yield SystemVObject(kind, identifier, row["cuid"], row["uid"], row["perms"], size)
 
 
 def _rows(kind: str) -> list[dict[str, int]]:
@@ -59,19 +59,21 @@ def _decimal(line: str) -> list[str]:
 
 def memory_of(uid: int) -> int:
     """Bytes of shared memory that a user made, attached by a process or not."""
-    return sum(each.size for each in objects("shm") if uid in (each.maker, each.owner))
+    return sum(each.size for each in system_v_objects("shm") if uid in (each.maker, each.owner))
 
 
-def open_to_all(besides: range) -> int:
+def count_open_to_all(besides: range) -> int:
     """How many objects every user of this machine may use, those besides that these users made."""
-    return sum(1 for each in objects() if each.mode & (stat.S_IROTH | stat.S_IWOTH) and each.maker not in besides)
+    return sum(
+        1 for each in system_v_objects() if each.mode & (stat.S_IROTH | stat.S_IWOTH) and each.maker not in besides
+    )
 
 
-def remove(user: User) -> None:
+def remove_objects(user: User) -> None:
     """Remove what a user made or was given. As that user: root may only with a capability that containers lack."""
-    if not any(str(user.uid) in (processtree.read_text(f"{_TABLES}/{kind}") or "") for kind in _KINDS):
+    if not any(str(user.uid) in (processtree.read_proc(f"{_TABLES}/{kind}") or "") for kind in _KINDS):
         return  # as of nearly every user: not worth a look at each row
-    found = [each for each in objects() if user.uid in (each.maker, each.owner)]
+    found = [each for each in system_v_objects() if user.uid in (each.maker, each.owner)]
     if not found:
         return
     with contextlib.suppress(OSError), acting_for(user):
@@ -96,7 +98,7 @@ def remove_made_by(makers: Collection[int], user: User | None) -> None:
 def remove_of_server(data: str) -> None:
     """Remove the shared memory of a PostgreSQL server that was killed with all that watched it, by what stands in its
     data directory. Nothing of one that still runs."""
-    words = (processtree.read_text(f"{data}/postmaster.pid") or "").split(maxsplit=1)
+    words = (processtree.read_proc(f"{data}/postmaster.pid") or "").split(maxsplit=1)
     if not words or not words[0].isdecimal() or processtree.process(int(words[0])) is not None:
         return
     with contextlib.suppress(OSError):

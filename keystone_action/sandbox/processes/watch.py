@@ -217,7 +217,7 @@ class SeenProcesses:
         now, there = time.time(), set()
         for pid in itertools.islice(process_tree.descendants(os.getpid()), _MOST):
             began = self._began(pid)
-            argv = _arguments(process_tree.read_text(f"/proc/{pid}/cmdline") or "")
+            argv = _arguments(process_tree.read_proc(f"/proc/{pid}/cmdline") or "")
             if began is None:
                 continue
             there.add(pid)
@@ -252,7 +252,7 @@ class SeenProcesses:
             seen["ended"], seen["status"] = when, status
 
     def _began(self, pid: int) -> float | None:
-        text = process_tree.read_text(f"/proc/{pid}/stat")
+        text = process_tree.read_proc(f"/proc/{pid}/stat")
         if not text:
             return None
         fields = text[text.rindex(")") + 2 :].split()

@@ -13,7 +13,7 @@ from typing import Any, TypedDict
 HEADER = struct.Struct("!II")
 """Length in bytes of the JSON text and of what follows it."""
 
-Message = dict[str, Any]
+WireMessage = dict[str, Any]
 
 MARK = b"."
 """What file descriptors are sent with where only they matter."""
@@ -86,7 +86,7 @@ def receive_exactly(channel: socket.socket, count: int) -> bytes | None:
     return bytes(data)
 
 
-def receive(channel: socket.socket) -> Message | None:
+def receive(channel: socket.socket) -> WireMessage | None:
     """The next message (its raw bytes dropped), None at the end. Blocks."""
     header = receive_exactly(channel, HEADER.size)
     if header is None:
@@ -95,7 +95,7 @@ def receive(channel: socket.socket) -> Message | None:
     body = receive_exactly(channel, size + extra)
     if body is None:
         return None
-    message: Message = json.loads(body[:size])
+    message: WireMessage = json.loads(body[:size])
     return message
 
 

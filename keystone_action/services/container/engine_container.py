@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, ask, ask_here, ask_within, unless_refused
+from keystone_action.engine.calls import REMOVAL_SECONDS, ask_engine, ask_here, ask_within, unless_refused
 from keystone_action.engine.container import ServicePlan, create_service
 from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
 from keystone_action.engine.records import labels
@@ -24,7 +24,7 @@ from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
-    from keystone_action.engine.records import Container, State
+    from keystone_action.engine.records import Container, ContainerState
 
 ENGINE_KEEPS = 4 << 20
 """Bytes of each of the two files in which the engine keeps a container's log: of a longer one it has the end only."""
@@ -138,8 +138,8 @@ class ServiceContainer:
         marks = labels(self._run_id, "service", service=self.plan.service, cell=cell)
         problem = f"service {self.plan.service} can't be started"
         try:
-            self._id = await ask(lambda: self._create(network, marks), problem)
-            await ask(lambda: self._client.start(self.id), problem)
+            self._id = await ask_engine(lambda: self._create(network, marks), problem)
+            await ask_engine(lambda: self._client.start(self.id), problem)
             await self._refresh()
         except ServiceError as error:
             with anyio.CancelScope(shield=True):
@@ -198,12 +198,12 @@ class ServiceContainer:
         if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
             raise self.failure(problem, advice)
 
-    async def _refresh(self) -> State:
+    async def _refresh(self) -> ContainerState:
         import anyio.to_thread
 
         return await anyio.to_thread.run_sync(self._state)
 
-    def _state(self) -> State:
+    def _state(self) -> ContainerState:
         container = self._id
         if container is None:
             return {"Running": False}
@@ -228,7 +228,7 @@ class ServiceContainer:
         container = self._id
         assert container is not None
         try:
-            exit_code, printed = await ask(
+            exit_code, printed = await ask_engine(
                 lambda: self._client.run_beside(container, argv, environment=env or {}),
                 f"service {self.plan.service}: a command can't be run in it",
                 abandon=True,
@@ -304,7 +304,7 @@ class ServiceContainer:
             await anyio.to_thread.run_sync(lambda: logs.keep(self.plan.service, self._cell, printed))
 
 
-def _end(state: State, when: str) -> tuple[str, str]:
+def _end(state: ContainerState, when: str) -> tuple[str, str]:
     """How a container ended, and what to do about it; two empty texts of one that runs."""
     if state.get("Running") and not state.get("Restarting"):
         return "", ""

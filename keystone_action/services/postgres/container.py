@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.engine.calls import ask
+from keystone_action.engine.calls import ask_engine
 from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
@@ -254,7 +254,7 @@ class PostgresContainer:
         await ensure_image(self._host.client, self._image, self._host.pull)
         words = self._definition.command
         if words is None:
-            found = await ask(lambda: self._host.client.inspect_image(self._image), f"service {self.name}")
+            found = await ask_engine(lambda: self._host.client.inspect_image(self._image), f"service {self.name}")
             words = (found["Config"] or {}).get("Cmd") or ["postgres"]
         words = shlex.split(words) if isinstance(words, str) else list(words)
         if words and (words[0].startswith("-") or PurePosixPath(words[0]).name in _STARTS_A_SERVER):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
-from keystone_action.network.relay import Relays, RelayTarget
+from keystone_action.network.relay import PortRelays, RelayTarget
 from keystone_action.services.postgres.databases import (
     PostgresCredentials,
     PostgresPlace,
@@ -108,7 +108,7 @@ class EmbeddedPostgres:
     ) -> None:
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
-        self._relays = Relays(thread)
+        self._relays = PortRelays(thread)
         self._retired = RetiredDatabases()
         self._directory = directory  # a further server has one beside it
         self._spawner = spawner

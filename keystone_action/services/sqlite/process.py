@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import SandboxError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.files.removal import remove_tree
-from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, KeptWhole, Limits
+from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, CommandLimits, KeptWhole
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.own_programs import OwnPython
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from keystone_action.system.command import Completed
 
 _PROGRAM = Path(__file__).with_name("sqlite_program.py")
-_LIMITS = Limits(memory=3 << 30, disk=16 << 30, pids=16)
+_LIMITS = CommandLimits(memory=3 << 30, disk=16 << 30, pids=16)
 """Above what the program allows itself, and what the copies and their journals can come to."""
 
 
