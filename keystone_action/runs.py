@@ -93,7 +93,7 @@ def evaluate(options: Options, base: ChangeBase, progress: Progress) -> Evaluati
 
         result = ran.result
         if earlier is not None:
-            from keystone_action.runner.baseline import beside_baseline
+            from keystone_action.runner.journal.earlier_runs import beside_baseline
 
             result = beside_baseline(result, earlier)
         write_reports(result, ran.directory)
@@ -126,7 +126,7 @@ def join(options: Options) -> Evaluation:
     Raises UsageError and HarnessError before anything is written, OutputError when results can't be.
     """
     from keystone_action.report.write import write_reports
-    from keystone_action.runner.parts.merge import merge_shards
+    from keystone_action.runner.journal.merge import merge_shards
 
     with signals.holding():
         ran = merge_shards(options)

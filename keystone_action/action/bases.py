@@ -150,7 +150,7 @@ def _merge_base(
 
 
 def _named_baseline(options: Options) -> Baseline | None:
-    from keystone_action.runner.baseline import read_baseline
+    from keystone_action.runner.journal.earlier_runs import read_baseline
 
     path = options.verdict.baseline
     if not isinstance(path, Path):
@@ -201,7 +201,7 @@ def _first_fit(found: Iterable[FoundBaseline], commands: LogCommands) -> Baselin
 
 
 def _fit(found: FoundBaseline) -> tuple[Baseline | None, str]:
-    from keystone_action.runner.baseline import read_baseline
+    from keystone_action.runner.journal.earlier_runs import read_baseline
 
     if found.path is None:
         return None, found.unfit

@@ -301,11 +301,11 @@ def options_of(call: argparse.Namespace, directory: Path, environ: Mapping[str, 
         given["summary_copy"] = _file_of_summary(given["summary_copy"], directory)
     given |= _from_environment(call.command, environ)
     if "failed" in given:
-        from keystone_action.runner.parts.failed import read_failed
+        from keystone_action.runner.journal.earlier_runs import read_failed_cells
 
-        given["failed_cells"] = read_failed((directory / given["failed"]).resolve(), str(given["failed"]))
+        given["failed_cells"] = read_failed_cells((directory / given["failed"]).resolve(), str(given["failed"]))
     if "baseline" in given:
-        from keystone_action.runner.baseline import read_baseline
+        from keystone_action.runner.journal.earlier_runs import read_baseline
 
         given["baseline_run"] = read_baseline(directory / given["baseline"], str(given["baseline"]))
     return Options.of(directory=directory, environ=environ, dialects=DIALECTS, user_logins=True, **given)

@@ -119,7 +119,7 @@ def write_document(text: str) -> None:
 
 
 def _copy_summary(source: Path, target: Path) -> None:
-    from keystone_action.runner.parts.journal import output_error
+    from keystone_action.runner.journal.journal import output_error
 
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -195,7 +195,7 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of a finished run") from None
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"{path} is no JSON document: {error}", help="name the folder of a finished run") from None
+        raise UsageError(f"{path} is not a JSON document: {error}", help="name the folder of a finished run") from None
     if not isinstance(document, dict):
         raise UsageError(f"{path} holds no results; expected a JSON object", help="name the folder of a finished run")
     write_document(render(run_from_document(document), asked.format, path.parent))
@@ -264,7 +264,7 @@ def command_merge(call: argparse.Namespace, *, directory: Path, environ: Mapping
 def command_compare(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Say what changed from one run to another: 1 when something that passed fails, else 0."""
     from keystone_action.report.sentences.compared import print_comparison, render_comparison
-    from keystone_action.runner.baseline import read_baseline
+    from keystone_action.runner.journal.earlier_runs import read_baseline
     from keystone_action.scoring.comparison import compare_runs
 
     asked = arguments_of(call, CompareArguments)

@@ -20,7 +20,7 @@ from keystone_action.gateway.recordings.walking import RecordingError
 from keystone_action.report import words
 from keystone_action.report.escape import log_line
 from keystone_action.report.sentences.facts import money, short_count
-from keystone_action.runner.parts.recorded import holds_results
+from keystone_action.runner.journal.entries import holds_results
 from keystone_action.runner.secrets import is_key
 from keystone_action.spec.walking import walk
 

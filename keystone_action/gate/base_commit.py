@@ -22,7 +22,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commits import NoCheckout, Remote, Tree, checkout_of, open_commit, submodules_of
 from keystone_action.files.temporary import process_directory
 from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_source, steering_paths
-from keystone_action.runner.baseline import FILE
+from keystone_action.runner.journal.earlier_runs import RESULTS_FILE
 from keystone_action.scoring.differences import SpecChange
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import enclosing_root
@@ -332,7 +332,7 @@ def changed_baseline(base: BaseCommit, directory: Path, path: Path) -> SpecChang
 
 
 def _difference(files: BaseFiles, path: Path) -> str:
-    place = path / FILE if path.is_dir() else path
+    place = path / RESULTS_FILE if path.is_dir() else path
     if not place.is_relative_to(files.root):
         return ""
     name = place.relative_to(files.root).as_posix()

@@ -18,10 +18,9 @@ from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell.cell import Attempt, run_cell
 from keystone_action.runner.cell.grading import is_earned
-from keystone_action.runner.parts import journal as journals
-from keystone_action.runner.parts.finished_cells import FinishedCells
-from keystone_action.runner.parts.identify import Identification, Reading, run_facts
-from keystone_action.runner.parts.recorded import JournalContent, JournalEntry
+from keystone_action.runner.journal.entries import JournalContent, JournalEntry
+from keystone_action.runner.journal.identification import FactsReader, Identification, run_facts
+from keystone_action.runner.journal.journal import FinishedCells, Journal, already_there, output_error
 from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
 from keystone_action.runner.registered_scorers import check_scorers
 from keystone_action.runner.scheduler import Schedule, run_cells
@@ -106,9 +105,7 @@ async def _run(
     try:
         with stop.stoppable():
             async with AsyncExitStack() as stack:
-                journal = await stack.enter_async_context(
-                    journals.Journal(directory, resume=options.running.resume is not None)
-                )
+                journal = await stack.enter_async_context(Journal(directory, resume=options.running.resume is not None))
                 recorded = journal.earlier() if options.running.resume is not None else None
                 if recorded is not None:
                     assembly.run_id = recorded.run_id or run_id
@@ -117,7 +114,7 @@ async def _run(
                     recorded.identity if recorded is not None else None,
                     journal,
                     assembly.run_id,
-                    Reading(options, directory, facilities),
+                    FactsReader(options, directory, facilities),
                 )
                 finished: dict[str, JournalEntry] = {}
                 spending = Spending(options.running.max_cost_usd)
@@ -154,7 +151,7 @@ async def _run(
 
 async def _run_cells(
     under_way: RunUnderWay,
-    journal: journals.Journal,
+    journal: Journal,
     assembly: Assembly,
     identification: Identification,
     finished: Mapping[str, JournalEntry],
@@ -280,9 +277,9 @@ def make_output_directory(options: Options, run_id: str) -> Path:
         if options.reports.output is None:
             _hide_from_git(options.caller.directory / ".keystone")
     except OSError as error:
-        raise journals.output_error(directory, error) from error
+        raise output_error(directory, error) from error
     if (directory / "results.json").exists():
-        raise journals.already_there(directory)
+        raise already_there(directory)
     return directory
 
 

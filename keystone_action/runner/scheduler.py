@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.runner.parts.finished_cells import FinishedCells
-from keystone_action.runner.parts.recorded import JournalEntry
+from keystone_action.runner.journal.entries import JournalEntry
+from keystone_action.runner.journal.journal import FinishedCells
 from keystone_action.scoring.aggregate import with_money_of
 from keystone_action.scoring.composite import opening_line
 from keystone_action.scoring.results import CellResult

@@ -18,7 +18,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commits import CheckoutCopy, copy_checkout
 from keystone_action.files.tree_digest import TreeDigester
 from keystone_action.invariants.check import Check
-from keystone_action.runner.parts.recorded import holds_results
+from keystone_action.runner.journal.entries import holds_results
 from keystone_action.sandbox.processes import policy
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.loader import LoadedSpec, enclosing_root

@@ -293,7 +293,7 @@ def _times(shards: Sequence[ShardRun]) -> tuple[str, float]:
 
 
 def _different(first: ShardRun, second: ShardRun, how: str) -> HarnessError:
-    return HarnessError(f"{first.name} and {second.name} are no shards of one run: {how}", help=_ASIDE)
+    return HarnessError(f"{first.name} and {second.name} are not shards of one run: {how}", help=_ASIDE)
 
 
 def _join_names(names: Sequence[str]) -> str:

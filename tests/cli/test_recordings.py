@@ -19,8 +19,8 @@ from keystone_action.cli.main import main
 from keystone_action.cli.recordings import Recordings
 from keystone_action.errors import UsageError
 from keystone_action.files.removal import remove_tree
-from keystone_action.runner.parts.identity import Identity
-from keystone_action.runner.parts.journal import write
+from keystone_action.runner.journal.identity import Identity
+from keystone_action.runner.journal.journal import write_journal
 
 EVIL = "\x1b[31mred\x1b[0m \u202eevil ::error::x hunter22-hunter22"
 
@@ -269,7 +269,7 @@ def test_results_of_runs_are_no_recordings(tmp_path: Path) -> None:
     for folder in (top / ".keystone" / "runs" / "one", top / "keystone-results"):
         (folder / "cells" / "repair.r0").mkdir(parents=True)
         (folder / "cells" / "repair.r0" / "trace.jsonl").write_text("{}\n")
-        write(folder, Identity(), "run", [])
+        write_journal(folder, Identity(), "run", [])
     assert call(tmp_path, "check").out == "1 recording, all can be replayed\n"
 
 

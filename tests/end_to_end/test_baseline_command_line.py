@@ -14,7 +14,7 @@ from support.called_once import called_once
 from support.command_line import Called, keystone
 
 from keystone_action.errors import UsageError
-from keystone_action.runner.baseline import beside_baseline, read_baseline
+from keystone_action.runner.journal.earlier_runs import beside_baseline, read_baseline
 from keystone_action.scoring.aggregate import exit_code_of
 
 SPEC = """
@@ -206,10 +206,10 @@ def _fifo(path: Path) -> None:
         (Path.unlink, "there is no baseline"),
         (_link, "is a link, which is not followed"),
         (_fifo, "is no regular file"),
-        (lambda path: path.write_text("{"), "is no JSON document"),
-        (lambda path: path.write_text("[" * 100_000), "is no JSON document"),
+        (lambda path: path.write_text("{"), "is not a JSON document"),
+        (lambda path: path.write_text("[" * 100_000), "is not a JSON document"),
         (lambda path: path.write_text("[]"), "holds no results"),
-        (lambda path: path.write_bytes(b"\xff\xfe{}"), "is no JSON document"),
+        (lambda path: path.write_bytes(b"\xff\xfe{}"), "is not a JSON document"),
         (_edit(lambda document: document.update(schema_version=2)), "schema_version: expected 1, found 2"),
         (_edit(lambda document: document.update(specs=[])), "no cell of any spec was finished"),
         (_edit(lambda document: document["specs"].append(document["specs"][0])), "a spec is there twice"),

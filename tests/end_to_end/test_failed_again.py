@@ -149,7 +149,7 @@ def test_options_that_make_cells_have_to_be_given_again(place: Path) -> None:
     [
         (["--failed", "nowhere"], "there is no results file"),
         (["--failed", "agent"], "there is no results file"),
-        (["--failed", "agent/bad"], "is no JSON document"),
+        (["--failed", "agent/bad"], "is not a JSON document"),
         (["--failed", "a killed"], "that run was killed before it wrote its results: `--resume 'a killed'` goes on"),
         (["--failed", "first", "--resume", "first"], "--resume and --failed name the same run"),
         (["--failed", "first/results.json", "--resume", "first"], "--resume and --failed name the same run"),

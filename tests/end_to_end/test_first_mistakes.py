@@ -40,7 +40,7 @@ MISTAKES = [
     ("run typo.yaml", "unknown key 'agnet', expected one of"),
     ("run level.yaml", "unknown key 'timeout', expected one of"),
     ("report notes", "results.json can't be read: No such file or directory"),
-    ("report evals/keystone.yaml", "is no JSON document"),
+    ("report evals/keystone.yaml", "is not a JSON document"),
     ("run evals --failed notes", "there is no results file"),
     ("run evals --resume notes", "journal.jsonl can't be read: No such file or directory"),
     ("run evals --baseline notes", "there is no baseline"),

@@ -15,8 +15,8 @@ from keystone_action.gate.compare import gated_specs
 from keystone_action.gate.specs import specs_to_run
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
-from keystone_action.runner.parts.identify import run_facts
-from keystone_action.runner.parts.identity import differences, explain_all
+from keystone_action.runner.journal.identification import run_facts
+from keystone_action.runner.journal.identity import explain_differences, identity_differences
 from keystone_action.runner.preflight import GatedSpecs
 from keystone_action.spec.loading.loader import load
 
@@ -161,8 +161,8 @@ def test_they_are_part_of_what_a_run_is(tmp_path: Path, name: str) -> None:
         (tmp_path / "keystone.yaml").write_text(text + more)
         options = Options.of(specs=("keystone.yaml",), directory=tmp_path)
         identities.append(run_facts(options, specs_to_run(options, NO_BASE).specs, None))
-    (found,) = differences(*identities, "resume")
-    assert explain_all([found], "resume") == "the spec small has changed since"
+    (found,) = identity_differences(*identities, "resume")
+    assert explain_differences([found], "resume") == "the spec small has changed since"
 
 
 def test_without_a_base_nothing_is_known_to_be_changed(tmp_path: Path) -> None:

@@ -186,7 +186,7 @@ def test_a_token_without_the_permission_names_it(tmp_path: Path, github: FakeGit
     ("files", "said"),
     [
         ({"keystone-results/results.json": "{}"}, "holds no results.json"),
-        ({"results.json": "{"}, "is no JSON document"),
+        ({"results.json": "{"}, "is not a JSON document"),
         ({"results.json": "{}"}, "schema_version"),
         ({"../results.json": "{}"}, "no baseline"),
         (b"no zip", "the archive is broken"),

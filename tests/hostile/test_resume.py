@@ -206,7 +206,7 @@ def test_shards_of_different_runs_are_not_joined(project: Path, change: str) -> 
     assert run(project, "--shard", "2/2", "--output", "shards/2").code == 0
     joined = keystone("merge", "shards", "--output", "joined", directory=project)
     assert joined.code == 3
-    assert "shards/1 and shards/2 are no shards of one run" in joined.err
+    assert "shards/1 and shards/2 are not shards of one run" in joined.err
     named = "the file checks/holds.sh of suite" if change.startswith("checks") else "the folder start of suite"
     assert f"{named} differs between them" in joined.err
     assert not (project / "joined").exists()

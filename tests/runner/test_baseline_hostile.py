@@ -14,7 +14,7 @@ from support.shard_runs import cell, spec, whole
 
 from keystone_action.errors import UsageError
 from keystone_action.report.write import render
-from keystone_action.runner.baseline import beside_baseline, read_baseline
+from keystone_action.runner.journal.earlier_runs import beside_baseline, read_baseline
 from keystone_action.scoring.document import run_to_document
 
 RUN = whole(

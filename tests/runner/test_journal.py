@@ -17,9 +17,9 @@ from support.attacks import honest, hostile
 from support.shard_runs import cell
 
 from keystone_action.errors import OutputError, UsageError
-from keystone_action.runner.parts.identity import Identity
-from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import JournalContent, JournalEntry, identity_line, read
+from keystone_action.runner.journal.entries import JournalContent, JournalEntry, identity_line, read_journal
+from keystone_action.runner.journal.identity import Identity
+from keystone_action.runner.journal.journal import Journal
 from keystone_action.scoring.results import SandboxInfo
 
 IDENTITY = Identity({"spec": {"spec": "0" * 64}}, {"spec": {"file": {"check.sh": "1" * 64}}})
@@ -38,7 +38,7 @@ async def write(directory: Path, numbers: object, *, resume: bool = False) -> No
         else:
             journal.say(IDENTITY, "the run")
         for number in numbers:  # type: ignore[attr-defined]
-            group.start_soon(journal.add, entry(number))
+            group.start_soon(journal.add_all, [entry(number)])
 
 
 async def resumed(directory: Path) -> JournalContent:
@@ -53,7 +53,7 @@ def written(directory: Path, numbers: object = range(2)) -> Path:
 
 def test_what_is_added_is_read_again(tmp_path: Path) -> None:
     written(tmp_path, range(50))
-    found = read(tmp_path)
+    found = read_journal(tmp_path)
     assert sorted(found.entries, key=lambda one: one.cell.replica) == [entry(n) for n in range(50)]
     assert (found.identity, found.run_id, found.cut) == (IDENTITY, "the run", False)
 
@@ -67,12 +67,12 @@ def test_more_of_the_same_run_is_read_as_one_identity(tmp_path: Path) -> None:
     path = written(tmp_path)
     image = {"image": {"python:3": "sha256:1"}}
     path.write_bytes(path.read_bytes() + identity_line(Identity({}, {"spec": image}), "another call"))
-    found = read(tmp_path)
+    found = read_journal(tmp_path)
     assert found.identity == Identity(IDENTITY.run, {"spec": {**IDENTITY.specs["spec"], **image}})
     assert found.run_id == "the run"
     path.write_bytes(path.read_bytes() + identity_line(Identity({"spec": {"spec": "2" * 64}}), ""))
     with pytest.raises(UsageError, match=r"journal\.jsonl:5 contradicts.*the spec spec has changed"):
-        read(tmp_path)
+        read_journal(tmp_path)
 
 
 def test_a_line_is_on_the_disk_when_add_returns(tmp_path: Path) -> None:
@@ -80,8 +80,8 @@ def test_a_line_is_on_the_disk_when_add_returns(tmp_path: Path) -> None:
         async with Journal(tmp_path) as journal:
             journal.say(IDENTITY, "the run")
             for number in range(3):
-                await journal.add(entry(number))
-                assert len(read(tmp_path).entries) == number + 1
+                await journal.add_all([entry(number)])
+                assert len(read_journal(tmp_path).entries) == number + 1
 
     anyio.run(check)
 
@@ -101,7 +101,7 @@ def test_a_line_is_synced_before_add_returns(tmp_path: Path, monkeypatch: pytest
         async with Journal(tmp_path) as journal:
             journal.say(IDENTITY, "the run")
             for number in range(3):
-                await journal.add(entry(number))
+                await journal.add_all([entry(number)])
                 now = (tmp_path / "journal.jsonl").stat()
                 assert (synced[-1].st_ino, synced[-1].st_size) == (now.st_ino, now.st_size)
 
@@ -115,13 +115,13 @@ def test_a_disk_that_can_not_sync_is_an_output_error(tmp_path: Path, monkeypatch
     async def check() -> None:
         async with Journal(tmp_path) as journal:
             journal.say(IDENTITY, "the run")
-            await journal.add(entry(0))
+            await journal.add_all([entry(0)])
             monkeypatch.setattr(os, "fsync", broken)
             with pytest.raises(OutputError, match="Input/output error"):
-                await journal.add(entry(1))
+                await journal.add_all([entry(1)])
 
     anyio.run(check)
-    assert [one.cell.replica for one in read(tmp_path).entries] == [0]
+    assert [one.cell.replica for one in read_journal(tmp_path).entries] == [0]
 
 
 def test_results_are_never_mixed(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_two_runs_can_not_resume_at_once(tmp_path: Path) -> None:
 def test_a_last_line_that_a_crash_cut_is_left_out_and_cut_off(tmp_path: Path) -> None:
     path = written(tmp_path)
     path.write_bytes(path.read_bytes() + b'{"spec": "spec", "sha')
-    assert (len(read(tmp_path).entries), read(tmp_path).cut) == (2, True)
+    assert (len(read_journal(tmp_path).entries), read_journal(tmp_path).cut) == (2, True)
     anyio.run(lambda: write(tmp_path, [2], resume=True))
-    assert sorted(one.cell.replica for one in read(tmp_path).entries) == [0, 1, 2]
-    assert not read(tmp_path).cut
+    assert sorted(one.cell.replica for one in read_journal(tmp_path).entries) == [0, 1, 2]
+    assert not read_journal(tmp_path).cut
 
 
 def test_a_run_killed_before_its_first_line_left_nothing_to_go_by(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_run_killed_before_its_first_line_left_nothing_to_go_by(tmp_path: Path
         (b'{"spec": "a", "sha256": "b", "sandbox": 7}', "can't read what isolated a cell"),
         (b'{"spec": 1', "it is not JSON"),
         (b'{"identity": 1', "it is not JSON"),
-        (b'{"identity": 1}', "no identity of a run"),
+        (b'{"identity": 1}', "not the identity of a run"),
         (b"[" * 100_000, "it is nested too deep"),
     ],
 )
@@ -179,7 +179,7 @@ def test_anything_else_is_refused_with_its_line(tmp_path: Path, line: bytes, why
     path = written(tmp_path, [0])
     path.write_bytes(path.read_bytes() + line + b"\n")
     with pytest.raises(UsageError, match=r"journal\.jsonl:3 is not a line of a journal: ") as caught:
-        read(tmp_path)
+        read_journal(tmp_path)
     assert why in caught.value.message
     assert "object has no attribute" not in caught.value.sentences
 
@@ -187,7 +187,7 @@ def test_anything_else_is_refused_with_its_line(tmp_path: Path, line: bytes, why
 def test_no_journal(tmp_path: Path) -> None:
     for place in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(UsageError, match="can't be read"):
-            read(place)
+            read_journal(place)
         with pytest.raises(UsageError, match="can't be read"):
             Journal(place, resume=True)
     assert list(tmp_path.iterdir()) == []
@@ -205,7 +205,7 @@ def test_nothing_but_a_plain_file_is_a_journal(tmp_path: Path, kind: str) -> Non
         path.symlink_to(written(elsewhere))
     else:
         path.mkdir()
-    for call in (lambda: Journal(tmp_path, resume=True), lambda: read(tmp_path)):
+    for call in (lambda: Journal(tmp_path, resume=True), lambda: read_journal(tmp_path)):
         # A bad call, not a machine that broke.
         with pytest.raises(UsageError, match=r"journal\.jsonl"):
             call()
@@ -251,11 +251,11 @@ def test_what_others_do_to_it_is_noticed_with_the_next_cell(
 ) -> None:
     async def check() -> None:
         async with Journal(tmp_path) as journal:
-            await journal.add(entry(0))
+            await journal.add_all([entry(0)])
             meddle(tmp_path / "journal.jsonl")
             for number in (1, 2):  # from then on nothing is believed any more
                 with pytest.raises(OutputError, match=f"was {how} while the run went on"):
-                    await journal.add(entry(number))
+                    await journal.add_all([entry(number)])
 
     anyio.run(check)
 
@@ -267,7 +267,7 @@ def test_what_others_do_to_it_at_last_is_noticed_at_the_end(
 ) -> None:
     async def check() -> None:
         async with Journal(tmp_path) as journal:
-            await journal.add(entry(0))
+            await journal.add_all([entry(0)])
             meddle(tmp_path / "journal.jsonl")
 
     with pytest.raises(OutputError, match=f"was {how} while the run went on"):
@@ -279,14 +279,14 @@ def test_whoever_only_reads_it_does_no_harm(tmp_path: Path) -> None:
     async def check() -> None:
         async with Journal(tmp_path) as journal:
             journal.say(IDENTITY, "the run")
-            await journal.add(entry(0))
+            await journal.add_all([entry(0)])
             (tmp_path / "copy").write_bytes((tmp_path / "journal.jsonl").read_bytes())
             (tmp_path / "journal.jsonl").chmod(0o600)
-            await journal.add(entry(1))
+            await journal.add_all([entry(1)])
 
     anyio.run(check)
     anyio.run(lambda: write(tmp_path, [2], resume=True))
-    assert len(read(tmp_path).entries) == 3
+    assert len(read_journal(tmp_path).entries) == 3
 
 
 def fill_the_disk(journal: Journal) -> None:
@@ -301,7 +301,7 @@ def test_full_disk_is_an_output_error(tmp_path: Path) -> None:
         async with Journal(tmp_path) as journal:
             fill_the_disk(journal)
             with pytest.raises(OutputError, match="can't be written") as caught:
-                await journal.add(entry(0))
+                await journal.add_all([entry(0)])
         assert "the disk is full" in caught.value.help
 
     anyio.run(check)
@@ -312,14 +312,14 @@ def test_every_cell_of_a_group_that_could_not_be_written_is_told(tmp_path: Path)
 
     async def add(journal: Journal, number: int) -> None:
         try:
-            await journal.add(entry(number))
+            await journal.add_all([entry(number)])
         except OutputError:
             told.append(number)
 
     async def check() -> None:
         async with Journal(tmp_path) as journal:
             journal.say(IDENTITY, "the run")
-            await journal.add(entry(0))
+            await journal.add_all([entry(0)])
             fill_the_disk(journal)
             async with anyio.create_task_group() as group:
                 for number in range(1, 6):
@@ -328,7 +328,7 @@ def test_every_cell_of_a_group_that_could_not_be_written_is_told(tmp_path: Path)
 
     anyio.run(check)
     assert sorted(told) == [1, 2, 3, 4, 5, 6]
-    assert len(read(tmp_path).entries) == 1
+    assert len(read_journal(tmp_path).entries) == 1
 
 
 def test_a_cell_whose_group_was_written_is_not_told_of_a_later_one(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_cell_whose_group_was_written_is_not_told_of_a_later_one(tmp_path: Pat
 
     async def add(journal: Journal, number: int) -> None:
         try:
-            await journal.add(entry(number))
+            await journal.add_all([entry(number)])
         except OutputError:
             outcome[number] = False
         else:
@@ -364,7 +364,7 @@ def test_a_cell_whose_group_was_written_is_not_told_of_a_later_one(tmp_path: Pat
 
     anyio.run(check)
     assert outcome == {0: True, 1: True, 2: False}
-    assert sorted(one.cell.replica for one in read(tmp_path).entries) == [0, 1]
+    assert sorted(one.cell.replica for one in read_journal(tmp_path).entries) == [0, 1]
 
 
 def test_half_a_line_that_a_full_disk_took_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,10 +376,10 @@ def test_half_a_line_that_a_full_disk_took_is_cut_off(tmp_path: Path, monkeypatc
 
     async def check() -> None:
         async with Journal(tmp_path) as journal:
-            await journal.add(entry(0))
-            monkeypatch.setattr("keystone_action.runner.parts.journal.write_all", take_half)
+            await journal.add_all([entry(0)])
+            monkeypatch.setattr("keystone_action.runner.journal.journal.write_all", take_half)
             with pytest.raises(OutputError):
-                await journal.add(entry(1))
+                await journal.add_all([entry(1)])
 
     anyio.run(check)
     text = (tmp_path / "journal.jsonl").read_text("utf-8")

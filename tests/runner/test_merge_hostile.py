@@ -17,9 +17,9 @@ from keystone_action.errors import KeystoneError
 from keystone_action.github.log_commands import annotations_of
 from keystone_action.plan import digest_of
 from keystone_action.report.write import render
-from keystone_action.runner.parts.identity import Identity
-from keystone_action.runner.parts.recorded import identity_line
-from keystone_action.runner.parts.shard_folders import read_shard
+from keystone_action.runner.journal.entries import identity_line
+from keystone_action.runner.journal.identity import Identity
+from keystone_action.runner.journal.merge import read_shard
 from keystone_action.scoring.document import run_to_document, sandbox_to_document
 from keystone_action.scoring.shards import ShardRun, merge
 

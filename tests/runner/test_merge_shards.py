@@ -16,11 +16,11 @@ from support.shard_runs import cell, runs, shards_of, spec, whole
 
 from keystone_action.errors import HarnessError, KeystoneError, OutputError, UsageError
 from keystone_action.report.write import write_reports
-from keystone_action.runner.baseline import beside_baseline
-from keystone_action.runner.parts import journal, recorded, shard_folders
-from keystone_action.runner.parts.identity import Identity
-from keystone_action.runner.parts.merge import MergeOptions, merge_shards
-from keystone_action.runner.parts.recorded import JournalEntry
+from keystone_action.runner.journal import entries, journal, merge
+from keystone_action.runner.journal.earlier_runs import beside_baseline
+from keystone_action.runner.journal.entries import JournalEntry
+from keystone_action.runner.journal.identity import Identity
+from keystone_action.runner.journal.merge import MergeOptions, merge_shards
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult, TraceInfo
 from keystone_action.scoring.soundness import baseline_of
@@ -35,7 +35,7 @@ def leave(folder: Path, run: RunResult) -> Path:
     """What `keystone run --shard` leaves of such a run."""
     folder.mkdir(parents=True)
     entries = [JournalEntry(entry.id, entry.sha256, one) for entry in run.specs for one in entry.cells]
-    journal.write(folder, IDENTITY, run.run_id, entries)
+    journal.write_journal(folder, IDENTITY, run.run_id, entries)
     for entry in entries:
         files = folder / "cells" / entry.cell.id
         (files / "checks").mkdir(parents=True)
@@ -75,7 +75,7 @@ def test_one_folder_as_one_run_would_have_left_it(downloaded: Path) -> None:
     assert run_to_document(run) == run_to_document(RUN)
     out = downloaded.parent / "out"
     cells = [one.id for one in RUN.specs[0].cells]
-    assert [entry.cell.id for entry in recorded.read(out).entries] == cells
+    assert [entry.cell.id for entry in entries.read_journal(out).entries] == cells
     assert sorted(path.name for path in (out / "cells").iterdir()) == sorted(cells)
     assert (out / "cells" / cells[4] / "agent.stdout").read_text() == f"{cells[4]} said"
     assert (out / "cells" / cells[4] / "checks" / "holds.log").read_text() == "a log"
@@ -191,7 +191,7 @@ def test_results_are_never_mixed(downloaded: Path) -> None:
 def test_a_place_that_is_not_there(tmp_path: Path) -> None:
     refused(UsageError, tmp_path / "nowhere", says=(f"there is no folder {tmp_path / 'nowhere'}",))
     (tmp_path / "file").touch()
-    refused(UsageError, tmp_path / "file", says=("file is no folder",))
+    refused(UsageError, tmp_path / "file", says=("file is not a folder",))
 
 
 def test_a_place_without_results(downloaded: Path) -> None:
@@ -257,9 +257,9 @@ def fifo(folder: Path) -> None:
         (rewritten(lambda data: data + b"[" * 200_000 + b"\n", "journal.jsonl"), "journal.jsonl:4 is not a line"),
         (rewritten(lambda data: data.replace(b'"pass"', b'"fail"', 1), "journal.jsonl"), "contradict each other"),
         (rewritten(lambda data: data.replace(b'"sha256": "a', b'"sha256": "b'), "journal.jsonl"), "contradict"),
-        (rewritten(lambda data: data[:-40], "results.json"), "results.json is no JSON document"),
-        (rewritten(lambda _: b"[" * 200_000, "results.json"), "results.json is no JSON document"),
-        (rewritten(lambda _: b"\xff\xfe{", "results.json"), "results.json is no JSON document"),
+        (rewritten(lambda data: data[:-40], "results.json"), "results.json is not a JSON document"),
+        (rewritten(lambda _: b"[" * 200_000, "results.json"), "results.json is not a JSON document"),
+        (rewritten(lambda _: b"\xff\xfe{", "results.json"), "results.json is not a JSON document"),
         (rewritten(lambda _: b"[]", "results.json"), "results.json holds no results"),
         (rewritten(lambda data: data.replace(b'"verdict": "pass"', b'"verdict": "fine"'), "results.json"), "verdict"),
         (rewritten(lambda data: data.replace(b'"composite": 1.0', b'"composite": NaN'), "results.json"), "not JSON"),
@@ -316,18 +316,18 @@ def test_what_is_no_plain_file_is_left_out_and_said(downloaded: Path, tmp_path: 
 
 
 def test_what_is_copied_and_read_is_bounded(downloaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard_folders, "FILE_LIMIT", 100)
+    monkeypatch.setattr(merge, "COPIED_FILE_LIMIT", 100)
     large = downloaded / "keystone-shard-1" / "cells" / "alpha.one.r0" / "diff.patch"
     large.write_bytes(b"x" * 101)
     assert merged(downloaded).notices[0].startswith("1 of the shards' files")
-    monkeypatch.setattr(shard_folders, "ENTRIES_LIMIT", 6)
+    monkeypatch.setattr(merge, "COPIED_ENTRIES_LIMIT", 6)
     few = downloaded.parent / "few"
     assert "left out" in merged(downloaded, output=few).notices[0]
     assert 0 < len([path for path in few.glob("cells/*/**/*") if path.is_file()]) <= 6
-    monkeypatch.setattr(shard_folders, "READ_LIMIT", 1000)
+    monkeypatch.setattr(merge, "JOURNAL_LIMIT", 1000)
     with pytest.raises(HarnessError, match="at most 1,000 are read"):
         merged(downloaded, output=downloaded.parent / "none")
-    monkeypatch.setattr(shard_folders, "_FOLDERS_LIMIT", 3)
+    monkeypatch.setattr(merge, "_FOLDERS_LIMIT", 3)
     with pytest.raises(UsageError, match="more than 3 folders"):
         merged(downloaded, output=downloaded.parent / "none")
 

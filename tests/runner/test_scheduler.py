@@ -22,10 +22,9 @@ from keystone_action.errors import OutputError
 from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner import scheduler
 from keystone_action.runner.cell.cell import Attempt
-from keystone_action.runner.parts import finished_cells
-from keystone_action.runner.parts.finished_cells import FinishedCells
-from keystone_action.runner.parts.journal import Journal
-from keystone_action.runner.parts.recorded import JournalEntry
+from keystone_action.runner.journal import journal as finished_cells
+from keystone_action.runner.journal.entries import JournalEntry
+from keystone_action.runner.journal.journal import FinishedCells, Journal
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
 from keystone_action.runner.sharing.spending import Spending
 from keystone_action.scoring.fields import nothing_used

@@ -134,7 +134,7 @@ def other_spec(run: RunResult) -> RunResult:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (other_spec, ["results-1 and results-2 are no shards of one run", "alpha differs between them (by sha256)"]),
+        (other_spec, ["results-1 and results-2 are not shards of one run", "alpha differs between them (by sha256)"]),
         (planned(specs={"alpha": "a" * 64, "beta": "b" * 64}), ["beta is in one of them only"]),
         (planned(shard="2/4"), ["one is a shard of 3, the other of 4"]),
         (planned(cells=6), ["planned different cells"]),

@@ -40,7 +40,7 @@ IMPORTED = (
     "keystone_action.invariants.types.file_absent",
     "keystone_action.report.console",
     "keystone_action.report.write",
-    "keystone_action.runner.baseline",
+    "keystone_action.runner.journal.earlier_runs",
     "keystone_action.runner.run",
     "keystone_action.runs",
     "keystone_action.sandbox.processes.sandboxes",

@@ -22,7 +22,7 @@ from keystone_action.files.workspace import CopyReport, copy_tree, keep_original
 from keystone_action.runner.cell.connections import attach_services, seal
 from keystone_action.runner.cell.recordings import why_without_history
 from keystone_action.runner.cell.sandbox_setup import missing_words, open_sandbox
-from keystone_action.runner.parts.recorded import holds_results
+from keystone_action.runner.journal.entries import holds_results
 from keystone_action.runner.roots import make_readable
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 from keystone_action.agents.environment import agent_environment
 from keystone_action.files.kept_output import write_all
 from keystone_action.files.removal import remove_tree
-from keystone_action.runner.parts.journal import output_error
+from keystone_action.runner.journal.journal import output_error
 from keystone_action.runner.sharing.gateways import gateway_of
 from keystone_action.runner.started_run import hidden_places
 from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider

@@ -1,11 +1,8 @@
 """Results on disk while a run goes on: one finished cell a line, on the disk before it is announced.
 
-A line is the cell's document (results.json's) with `spec` and `sha256` of its spec, and what isolated it, added; the
-run's identity comes first (`recorded.py`). Lines are written in groups and each group is fsynced at once (the
-contract allows 100 ms, 5.4): a group is what came during the last sync.
-
-Nobody else writes here. What was removed, replaced or changed while the run goes on is noticed after each group and at
-the end: results that can't be believed are none.
+The run's identity comes first (`entries.py`). Lines are written in groups, and each group is fsynced at once (the
+contract allows 100 ms, 5.4): a group is what came during the last sync. Nobody else writes here. What was removed,
+replaced or changed while the run goes on is noticed after each group and at the end: such results can't be believed.
 """
 
 from __future__ import annotations
@@ -16,61 +13,52 @@ import fcntl
 import hashlib
 import os
 import shlex
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import anyio
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
 from keystone_action.files.descent import open_plain
 from keystone_action.files.kept_output import write_all
-from keystone_action.runner.parts.identity import Identity
-from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
-from keystone_action.runner.parts.recorded import (
-    FILE_NAME,
-    LEFT,
-    READ_LIMIT,
+from keystone_action.runner.journal.entries import (
+    JOURNAL_ADVICE,
+    JOURNAL_FILE,
+    JOURNAL_LIMIT,
     JournalContent,
     JournalEntry,
     entry_line,
     identity_line,
-    read_lines,
+    read_journal_lines,
 )
+from keystone_action.runner.journal.identity import Identity
 from keystone_action.scoring.results import CellResult
+
+if TYPE_CHECKING:
+    from keystone_action.plan import Cell
 
 _CHUNK = 1 << 20
 
 
-@dataclass
-class _Group:
-    """Lines that are written and synced together."""
-
-    lines: list[bytes] = field(default_factory=list)
-    written: bool = False
-    start: int = 0
-    """Where the first of them is in the file, once they are written."""
-
-
 class Journal:
-    """The open journal of a run. `async with` it; `say` says what the run is, `add` returns when the cell is on the
-    disk, with the cell as it should be held from then on.
+    """The open journal of a run. `async with` it; `say` says what the run is, `add_all` returns when the cells are
+    on the disk.
 
     Raises OutputError when the disk is full or read-only, or when somebody else meddled with the file; UsageError when
-    another run holds the directory, when results are already there, or when what is to be resumed is no journal.
+    another run holds the directory, when results are already there, or when what is to be resumed is not a journal.
     """
 
     def __init__(self, directory: Path, *, resume: bool = False) -> None:
-        self._path = directory / FILE_NAME
+        self._path = directory / JOURNAL_FILE
         self._file = _open(self._path, resume=resume)
-        self._text = JournalText(self._path, self._file)
         self._content = hashlib.sha256()
         self._size = 0
         # Some file systems of virtual machines number a file anew each time that they are asked.
         self._has_number = self._number() == _number(os.fstat(self._file))
-        self._group = _Group()
+        self._waiting: list[bytes] = []
+        self._added = self._written = 0  # lines
         self._lock = anyio.Lock()
         self._broken: KeystoneError | None = None
 
@@ -83,18 +71,17 @@ class Journal:
         try:
             if kind is None and self._broken is None:
                 with anyio.CancelScope(shield=True):
-                    await self._sync(self._group)
+                    await self._sync()
                     await anyio.to_thread.run_sync(self._compare)
         finally:
-            fcntl.flock(self._file, fcntl.LOCK_UN)  # closing alone does not, while `_text` has a copy
             os.close(self._file)
 
     def earlier(self) -> JournalContent:
         """What an earlier call wrote, before anything is added; a last line that a crash cut is cut off. Raises
-        UsageError when that is no journal of ours."""
+        UsageError when that is not a journal of ours."""
         with os.fdopen(os.dup(self._file), "rb") as file:
             file.seek(0)
-            recorded = read_lines(self._path, file, self._text)
+            recorded = read_journal_lines(self._path, file)
             self._size = recorded.length
             if recorded.cut:
                 os.ftruncate(self._file, recorded.length)
@@ -104,38 +91,29 @@ class Journal:
 
     def say(self, identity: Identity, run_id: str) -> None:
         """What the run is, before the cells that are added from now on; on the disk with the first of them."""
-        self._group.lines.append(identity_line(identity, run_id))
+        self._add(identity_line(identity, run_id))
 
-    async def add(self, entry: JournalEntry) -> CellResult:
-        """Append one cell: see `add_all`."""
-        (cell,) = await self.add_all([entry])
-        return cell
+    async def add_all(self, entries: Iterable[JournalEntry]) -> None:
+        """Append cells. Those that come while another group is being synced share the next sync, and its fate."""
+        self._add(*map(entry_line, entries))
+        await self._sync()
 
-    async def add_all(self, entries: Sequence[JournalEntry]) -> list[CellResult]:
-        """Append cells. Those that come while another group is being synced share the next sync, and its fate.
+    def _add(self, *lines: bytes) -> None:
+        self._waiting += lines
+        self._added += len(lines)
 
-        Each comes back without its long texts, which are read from here when they are asked for."""
-        group, lines = self._group, [entry_line(entry) for entry in entries]
-        before = sum(map(len, group.lines))
-        group.lines += lines
-        await self._sync(group)
-        kept = []
-        for entry, line in zip(entries, lines, strict=True):
-            kept.append(without_long_texts(entry.cell, Line(self._text, group.start + before, len(line))))
-            before += len(line)
-        return kept
-
-    async def _sync(self, group: _Group) -> None:
+    async def _sync(self) -> None:
+        """Returns once all lines that were added before are on the disk."""
+        added = self._added
         async with self._lock:
-            if not group.written and self._broken is None:
-                self._group = _Group()
-                group.start = self._size
+            if self._waiting and self._broken is None:
+                lines, self._waiting = self._waiting, []
                 try:
-                    await anyio.to_thread.run_sync(self._write, group.lines)
-                    group.written = True
+                    await anyio.to_thread.run_sync(self._write, lines)
+                    self._written += len(lines)
                 except KeystoneError as error:
                     self._broken = error
-        if not group.written and self._broken is not None:
+        if self._written < added and self._broken is not None:
             raise type(self._broken)(self._broken.message, help=self._broken.help)
 
     def _write(self, lines: list[bytes]) -> None:
@@ -189,9 +167,9 @@ def _number(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def write(directory: Path, identity: Identity, run_id: str, entries: Iterable[JournalEntry]) -> None:
+def write_journal(directory: Path, identity: Identity, run_id: str, entries: Iterable[JournalEntry]) -> None:
     """A whole journal at once, on the disk when this returns. Raises as `Journal`."""
-    path = directory / FILE_NAME
+    path = directory / JOURNAL_FILE
     with os.fdopen(_open(path, resume=False), "wb") as file:
         try:
             file.write(identity_line(identity, run_id))
@@ -205,7 +183,7 @@ def write(directory: Path, identity: Identity, run_id: str, entries: Iterable[Jo
 def _open(path: Path, *, resume: bool) -> int:
     try:
         if resume:
-            file = open_plain(path, READ_LIMIT, os.O_RDWR | os.O_APPEND, advice=LEFT)
+            file = open_plain(path, JOURNAL_LIMIT, os.O_RDWR | os.O_APPEND, advice=JOURNAL_ADVICE)
         else:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_EXCL, 0o644)
     except FileExistsError:
@@ -246,3 +224,63 @@ def output_error(path: Path, error: OSError) -> OutputError:
     return OutputError(
         f"results can't be written to {path}: {error.strerror or error}", help=ways.get(error.errno or 0, "")
     )
+
+
+_MOST_WAITING = 256
+"""Finished cells that are held at a time; a disk that is slower than the cells holds up the cells then."""
+
+
+class FinishedCells:
+    """Finished cells on their way to the disk: their lines are written while the next cells get ready.
+
+    No cell is announced before its line is on the disk, and no agent starts while the line of a cell that finished
+    before it is not: an agent may take hours, and the machine may stop meanwhile. announce: told of each cell, in the
+    order of their lines, once the line is on the disk.
+    """
+
+    def __init__(self, journal: Journal, announce: Callable[[Cell, CellResult], None]) -> None:
+        self._journal, self._announce = journal, announce
+        self._waiting: list[tuple[Cell, JournalEntry]] = []
+        self._came = anyio.Event()
+        self._written = anyio.Event()
+        self._closing = False
+        self._added = self._done = 0
+
+    async def add(self, cell: Cell, entry: JournalEntry) -> None:
+        """Take over a cell: from here on its line will be written, also when the caller is cancelled. Returns once
+        there is room for the next."""
+        self._waiting.append((cell, entry))
+        self._added += 1
+        self._came.set()
+        while len(self._waiting) >= _MOST_WAITING:
+            await self._written.wait()
+
+    async def written(self) -> None:
+        """Returns once every cell that was added before is on the disk and announced."""
+        added = self._added
+        while self._done < added:
+            await self._written.wait()
+
+    def close(self) -> None:
+        """No further cell will come: what waits is written at once, and then `run` returns."""
+        self._closing = True
+        self._came.set()
+
+    async def run(self) -> None:
+        """Write until `close`, also when the run is being cancelled: a finished cell is kept. Raises OutputError."""
+        with anyio.CancelScope(shield=True):
+            while self._waiting or not self._closing:
+                await self._came.wait()
+                if self._waiting:
+                    await self._write()
+
+    async def _write(self) -> None:
+        cells, self._waiting = self._waiting, []
+        if not self._closing:
+            self._came = anyio.Event()
+        await self._journal.add_all(entry for _, entry in cells)
+        for cell, entry in cells:
+            self._announce(cell, entry.cell)
+        self._done += len(cells)
+        self._written.set()
+        self._written = anyio.Event()

@@ -1,7 +1,7 @@
-"""Finding out what a run is: the facts of its `runner/parts/identity.py`.
+"""Finding out what a run is: the facts of its identity (`identity.py`).
 
 Folders are read once, in a thread of their own, while the first cells get ready: a cell's agent waits for it, so that
-nothing that is counted can have been changed by an agent. Of images the engine is asked when the first cell of a spec
+nothing that is counted can have been changed by an agent. The engine is asked for images when the first cell of a spec
 is finished, since only then all of them are there.
 """
 
@@ -23,16 +23,16 @@ from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.workspace import TreeDigester, digest_tree
 from keystone_action.invariants.check import Check
 from keystone_action.runner.engine import needs_image
-from keystone_action.runner.parts.identity import (
+from keystone_action.runner.journal.entries import holds_results
+from keystone_action.runner.journal.identity import (
     LOCAL,
     Identity,
     IdentityDifference,
     continue_identity,
-    contradictions,
-    differences,
-    explain_all,
+    explain_differences,
+    identity_contradictions,
+    identity_differences,
 )
-from keystone_action.runner.parts.recorded import holds_results
 from keystone_action.runner.script_helpers import helper_facts
 from keystone_action.runner.secrets import handed_out, is_key
 from keystone_action.runner.sharing.gateways import gateway_of
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from keystone_action.options.model import Options
     from keystone_action.plan import Cell, Plan
     from keystone_action.runner.engine import Facilities
-    from keystone_action.runner.parts.journal import Journal
+    from keystone_action.runner.journal.journal import Journal
     from keystone_action.spec.loading.loader import LoadedSpec
 
 _ENGINE_SECONDS = 5
@@ -80,11 +80,12 @@ def run_facts(options: Options, specs: Collection[LoadedSpec], commit: str | Non
 
 
 @dataclass
-class Reading:
-    """Reads what the specs of a run name. directory: the run's results."""
+class FactsReader:
+    """Reads what the specs of a run name."""
 
     options: Options
     directory: Path
+    """The run's, for results."""
     facilities: Facilities
     digester: TreeDigester = field(default_factory=TreeDigester)
 
@@ -125,7 +126,7 @@ class Reading:
 class _Folders:
     """What one spec names, by the names that it has on every machine."""
 
-    def __init__(self, reading: Reading, loaded: LoadedSpec) -> None:
+    def __init__(self, reading: FactsReader, loaded: LoadedSpec) -> None:
         self._reading, self._loaded = reading, loaded
         self._hidden = hidden_places(loaded, reading.options)
         self._results = results_places(reading.directory, reading.options)
@@ -229,7 +230,7 @@ class Identification:
     """
 
     def __init__(
-        self, start: Identity, earlier: Identity | None, journal: Journal, run_id: str, reading: Reading
+        self, start: Identity, earlier: Identity | None, journal: Journal, run_id: str, reading: FactsReader
     ) -> None:
         if earlier is not None:
             refuse_another(earlier, start)
@@ -276,7 +277,7 @@ class Identification:
         self._asked.add(spec_id)
 
     def _add(self, further: Identity) -> None:
-        wrong = contradictions(self.identity, further)
+        wrong = identity_contradictions(self.identity, further)
         if wrong:
             raise another_run(wrong)
         whole = continue_identity(self.identity, further)
@@ -288,7 +289,7 @@ class Identification:
 def refuse_another(earlier: Identity, now: Identity) -> None:
     """Raises UsageError when the run that would be resumed is not this one, as far as is known before anything is
     read."""
-    found = differences(earlier, now, "resume")
+    found = identity_differences(earlier, now, "resume")
     if found:
         raise another_run(found)
 
@@ -296,7 +297,7 @@ def refuse_another(earlier: Identity, now: Identity) -> None:
 def another_run(found: Sequence[IdentityDifference]) -> UsageError:
     """The refusal to show verdicts of one run as those of another."""
     return UsageError(
-        f"this is not the run that is to be resumed: {explain_all(found, 'resume')}",
+        f"this is not the run that is to be resumed: {explain_differences(found, 'resume')}",
         help="start a new run without --resume",
     )
 

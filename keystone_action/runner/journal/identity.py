@@ -1,11 +1,9 @@
 """What a run is a run of: the first line of its journal, and the one rule for `--resume`, shards and `keystone merge`.
 
-Two parts of a run belong together exactly when their identities do not differ. Pure: `identify.py` finds out
-what is said here, this compares it and says a difference in words.
-
-An identity has facts about the run as a whole (`version`, `commit`, `option`, `parameter`, `spec`, `selection`) and
-facts about each spec that has cells in this part (`sandbox`, `file`, `folder`, `helper`, `image`, `judge` …): a text
-by name below each kind. A further kind needs no line here, unless it wants words of its own.
+Two parts of a run belong together exactly when their identities do not differ. Pure: `identification.py` finds out what
+is said here; this compares it and says a difference in words. An identity has facts about the run as a whole
+(`version`, `commit`, `option`, …) and facts about each spec that has cells in this part (`sandbox`, `file`, `image`,
+…): a text by name below each kind. A further kind needs no line here, unless it wants words of its own.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from typing import Any, Literal
 from keystone_action.errors import UsageError
 from keystone_action.scoring.soundness import shorten_text
 
-Facts = Mapping[str, Mapping[str, str]]
+RunFacts = Mapping[str, Mapping[str, str]]
 """Texts by kind and name."""
 Purpose = Literal["resume", "merge"]
 
@@ -56,24 +54,28 @@ _ORDER = {kind: number for number, kind in enumerate(_WHAT)}
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """run: facts about the whole. specs: facts about each spec, by its id."""
+    """What a run, or a part of it, is a run of."""
 
-    run: Facts = field(default_factory=dict)
-    specs: Mapping[str, Facts] = field(default_factory=dict)
+    run: RunFacts = field(default_factory=dict)
+    """Facts about the run as a whole."""
+    specs: Mapping[str, RunFacts] = field(default_factory=dict)
+    """Facts about each spec, by its id."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdentityDifference:
-    """A fact that differs. spec: whose, empty for the run's own. before, after: None = not there."""
+    """A fact that differs."""
 
     kind: str
     name: str
     before: str | None
+    """None where the fact is not there."""
     after: str | None
     spec: str = ""
+    """The spec that the fact is about; empty for the run's own."""
 
 
-def differences(before: Identity, after: Identity, purpose: Purpose) -> list[IdentityDifference]:
+def identity_differences(before: Identity, after: Identity, purpose: Purpose) -> list[IdentityDifference]:
     """What keeps two parts from being parts of one run; nothing when they are.
 
     A spec that has cells in one of them only is no difference: the facts about it are nowhere else to be compared with.
@@ -86,7 +88,7 @@ def differences(before: Identity, after: Identity, purpose: Purpose) -> list[Ide
     return sorted(found, key=lambda one: (_ORDER.get(one.kind, len(_ORDER)), one.spec, one.kind, one.name))
 
 
-def contradictions(earlier: Identity, further: Identity) -> list[IdentityDifference]:
+def identity_contradictions(earlier: Identity, further: Identity) -> list[IdentityDifference]:
     """Where new facts about this run contradict those that are known: only kinds of facts that are told again count."""
     run = {kind: facts for kind, facts in earlier.run.items() if kind in further.run}
     specs = {
@@ -94,10 +96,10 @@ def contradictions(earlier: Identity, further: Identity) -> list[IdentityDiffere
         for spec_id, told in further.specs.items()
         if spec_id in earlier.specs
     }
-    return differences(Identity(run, specs), further, "resume")
+    return identity_differences(Identity(run, specs), further, "resume")
 
 
-def _between(before: Facts, after: Facts, purpose: Purpose) -> Iterator[IdentityDifference]:
+def _between(before: RunFacts, after: RunFacts, purpose: Purpose) -> Iterator[IdentityDifference]:
     for kind in (before.keys() | after.keys()) - _IGNORED[purpose]:
         ours, theirs = before.get(kind, {}), after.get(kind, {})
         names = ours.keys() & theirs.keys() if kind in _KNOWN_TO_BOTH else ours.keys() | theirs.keys()
@@ -112,8 +114,8 @@ def _local(value: str | None) -> bool:
 
 
 def join_identities(parts: Sequence[Identity]) -> Identity:
-    """The identity of all parts together; at least one. Of what they don't agree on (each machine built its own image)
-    nothing is known any more."""
+    """The identity of all parts together; there must be at least one. Facts that the parts don't agree on (each machine
+    built its own image) are left out."""
     run = _facts_of_all([part.run for part in parts])
     ids = dict.fromkeys(spec_id for part in parts for spec_id in part.specs)
     specs = {
@@ -131,12 +133,12 @@ def continue_identity(earlier: Identity, later: Identity) -> Identity:
     return Identity(run, {one: _overlaid(earlier.specs.get(one, {}), later.specs.get(one, {})) for one in ids})
 
 
-def _overlaid(under: Facts, over: Facts) -> Facts:
+def _overlaid(under: RunFacts, over: RunFacts) -> RunFacts:
     kinds = dict.fromkeys((*under, *over))
     return {kind: {**under.get(kind, {}), **over.get(kind, {})} for kind in kinds}
 
 
-def _facts_of_all(facts: Sequence[Facts]) -> Facts:
+def _facts_of_all(facts: Sequence[RunFacts]) -> RunFacts:
     values: dict[str, dict[str, set[str]]] = {}
     for one in facts:
         for kind, named in one.items():
@@ -148,7 +150,7 @@ def _facts_of_all(facts: Sequence[Facts]) -> Facts:
     }
 
 
-def explain(difference: IdentityDifference, purpose: Purpose) -> str:
+def explain_difference(difference: IdentityDifference, purpose: Purpose) -> str:
     """The difference in plain words."""
     spec, name = shorten_text(difference.spec, _LONGEST), shorten_text(difference.name, _LONGEST)
     what = _WHAT.get(
@@ -179,14 +181,14 @@ def _show_fact(value: str | None) -> str:
     return "not given" if value is None else shorten_text(value, _LONGEST)
 
 
-def explain_all(found: Sequence[IdentityDifference], purpose: Purpose, most: int = 5) -> str:
+def explain_differences(found: Sequence[IdentityDifference], purpose: Purpose, most: int = 5) -> str:
     """All of them in one sentence; the first `most`, and how many more there are."""
-    sentences = [explain(one, purpose) for one in found[:most]]
+    sentences = [explain_difference(one, purpose) for one in found[:most]]
     more = [f"and {len(found) - most:,} more differences"] if len(found) > most else []
     return "; ".join([*sentences, *more])
 
 
-def to_document(identity: Identity) -> dict[str, Any]:
+def identity_to_document(identity: Identity) -> dict[str, Any]:
     """As the journal's line has it."""
     return {
         "run": {kind: dict(named) for kind, named in identity.run.items()},
@@ -196,17 +198,17 @@ def to_document(identity: Identity) -> dict[str, Any]:
     }
 
 
-def from_document(document: object) -> Identity:
+def identity_from_document(document: object) -> Identity:
     """The inverse of to_document. Raises UsageError for anything else."""
     if not isinstance(document, dict) or document.keys() != {"run", "specs"} or not isinstance(document["specs"], dict):
-        raise UsageError("no identity of a run: expected run and specs")
+        raise UsageError("not the identity of a run: expected run and specs")
     return Identity(_facts(document["run"]), {name: _facts(facts) for name, facts in document["specs"].items()})
 
 
-def _facts(document: object) -> Facts:
+def _facts(document: object) -> RunFacts:
     if not isinstance(document, dict) or not all(
         isinstance(named, dict) and all(isinstance(value, str) for value in named.values())
         for named in document.values()
     ):
-        raise UsageError("no identity of a run: expected texts by kind and name")
+        raise UsageError("not the identity of a run: expected texts by kind and name")
     return document

@@ -1,8 +1,8 @@
-"""The lines of a journal: the run's identity first, then a finished cell each. How they are written, and how they are
-read by `--resume` and `keystone merge`, with the same suspicion.
+"""The lines of a journal: the run's identity first, then each finished cell.
 
-What is known later only (an image that had to be pulled, further specs of a resumed run) comes in lines of the same
-kind; all of them are read as one.
+A cell's line is its document (as in results.json) with the id and sha256 of its spec and what isolated its agent. What
+is known only later (an image that had to be pulled, further specs of a resumed run) comes in further lines with an
+identity; all of them are read as one. `--resume` and `keystone merge` read lines with the same suspicion.
 """
 
 from __future__ import annotations
@@ -11,15 +11,20 @@ import json
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from keystone_action.errors import UsageError
 from keystone_action.files.descent import open_plain
-from keystone_action.runner.parts import identity as identities
-from keystone_action.runner.parts.identity import Identity
-from keystone_action.runner.parts.left_in_journal import JournalText, Line, without_long_texts
+from keystone_action.runner.journal.identity import (
+    Identity,
+    continue_identity,
+    explain_differences,
+    identity_contradictions,
+    identity_from_document,
+    identity_to_document,
+)
 from keystone_action.scoring.document import (
     cell_from_document,
     cell_to_document,
@@ -30,39 +35,44 @@ from keystone_action.scoring.results import CellResult, SandboxInfo
 from keystone_action.scoring.soundness import problem_of
 from keystone_action.spec.loading.diagnostics import show
 
-FILE_NAME = "journal.jsonl"
-READ_LIMIT = 512 << 20
+JOURNAL_FILE = "journal.jsonl"
+JOURNAL_LIMIT = 512 << 20
 """Bytes of a journal that are read."""
-LEFT = "name the folder of an earlier run, as it was left"
+JOURNAL_ADVICE = "name the folder of an earlier run, as it was left"
 _START = b'{"identity": '
 
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A cell's line. sandbox: what isolated its agent."""
+    """A cell's line."""
 
     spec_id: str
     sha256: str
+    """The spec's."""
     cell: CellResult
     sandbox: SandboxInfo = field(default_factory=SandboxInfo)
+    """What isolated the cell's agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class JournalContent:
-    """What a journal says. identity: None where it says nothing yet. run_id: of the call that began it. entries: in the
-    order written; of a cell that comes twice the later counts (the caller's part). length: bytes of all whole lines.
-    cut: whether a last line without its end follows them, as a crash leaves it."""
+    """What a journal says."""
 
     identity: Identity | None
+    """None where the journal says nothing yet."""
     run_id: str
+    """The id of the call that began the journal."""
     entries: tuple[JournalEntry, ...]
+    """In the order written. Where a cell comes twice, callers must let the later entry count."""
     length: int
+    """Bytes of all whole lines."""
     cut: bool
+    """Whether a last line without its end follows them, as a crash leaves it."""
 
 
 def identity_line(identity: Identity, run_id: str) -> bytes:
     """The first line."""
-    return _line({"identity": identities.to_document(identity), "run_id": run_id})
+    return _line({"identity": identity_to_document(identity), "run_id": run_id})
 
 
 def entry_line(entry: JournalEntry) -> bytes:
@@ -76,27 +86,26 @@ def _line(document: dict[str, Any]) -> bytes:
 
 
 def holds_results(folder: Path) -> bool:
-    """Whether a run left its results in a folder: no agent may see them, and they say nothing of what was tested."""
+    """Whether a run left its results in a folder. No agent may see them, and they do not belong to what is tested."""
     try:
-        with os.fdopen(open_plain(folder / FILE_NAME, sys.maxsize), "rb") as file:
+        with os.fdopen(open_plain(folder / JOURNAL_FILE, sys.maxsize), "rb") as file:
             return file.read(len(_START)) == _START
     except (OSError, UsageError):
         return False
 
 
-def read(directory: Path) -> JournalContent:
+def read_journal(directory: Path) -> JournalContent:
     """What the journal of a folder says. Raises UsageError when it can't be read or is not a journal of ours."""
-    path = directory / FILE_NAME
+    path = directory / JOURNAL_FILE
     try:
-        with os.fdopen(open_plain(path, READ_LIMIT, advice=LEFT), "rb") as file:
-            return read_lines(path, file, JournalText(path, file.fileno()))
+        with os.fdopen(open_plain(path, JOURNAL_LIMIT, advice=JOURNAL_ADVICE), "rb") as file:
+            return read_journal_lines(path, file)
     except OSError as error:
         raise UsageError(f"{path} can't be read: {error.strerror}", help="name the folder of an earlier run") from None
 
 
-def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText | None = None) -> JournalContent:
-    """What these lines say. path: for messages. text: all of the journal; long texts are then left there.
-    Raises UsageError for what no run of ours writes."""
+def read_journal_lines(path: Path, file: Iterable[bytes]) -> JournalContent:
+    """What these lines say. path: for messages. Raises UsageError for what no run of ours writes."""
     identity: Identity | None = None
     run_id, length = "", 0
     entries: list[JournalEntry] = []
@@ -114,31 +123,27 @@ def read_lines(path: Path, file: IO[bytes] | Iterable[bytes], text: JournalText 
                 help="another version of Keystone wrote it, or it was changed: run again",
             )
         else:
-            entry = entry_of(path, number, line)
-            if text is not None:
-                place = Line(text, length - len(line), len(line))
-                entry = replace(entry, cell=without_long_texts(entry.cell, place))
-            entries.append(entry)
+            entries.append(read_entry(path, number, line))
     return JournalContent(identity, run_id, tuple(entries), length, cut=False)
 
 
 def _continue_identity(path: Path, number: int, identity: Identity, found: Identity) -> Identity:
-    wrong = identities.contradictions(identity, found)
+    wrong = identity_contradictions(identity, found)
     if wrong:
-        said = identities.explain_all(wrong, "resume")
+        said = explain_differences(wrong, "resume")
         raise UsageError(f"{path}:{number} contradicts what the journal begins with: {said}")
-    return identities.continue_identity(identity, found)
+    return continue_identity(identity, found)
 
 
 def _identity_of(path: Path, number: int, line: bytes) -> tuple[Identity, str]:
     try:
         document = _mapping(line)
-        return identities.from_document(document["identity"]), str(document.get("run_id", ""))
+        return identity_from_document(document["identity"]), str(document.get("run_id", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
         raise _not_a_line(path, number, error) from None
 
 
-def entry_of(path: Path, number: int, line: bytes) -> JournalEntry:
+def read_entry(path: Path, number: int, line: bytes) -> JournalEntry:
     """What a cell's line says. Raises UsageError when it is not a line of a journal."""
     try:
         document = _mapping(line)
