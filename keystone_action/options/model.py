@@ -31,12 +31,7 @@ if TYPE_CHECKING:
 else:  # our own code hands these over: nothing to check, and their modules cost start-up
     FailedCells = Baseline = Dialects = Any
 
-GatewayMode = Literal["live", "record", "replay"]
 FailOn = Literal["threshold", "regression", "error", "never"]
-SandboxKind = Literal["auto", "process", "docker"]
-StepMode = Literal["run", "plan", "merge", "comment"]
-CommentPolicy = Literal["auto", "always", "on-failure", "never"]
-RUN = ("run",)
 SELECTING = ("run", "plan")
 LOADING = ("run", "validate", "plan")
 DECIDING = ("run", "merge")
@@ -86,7 +81,7 @@ class CellOptions(Group):
         input="tags",
     )
     filter: str | None = option(
-        "Only specs, scenarios or cells with an id that fits.", flag="--filter", commands=SELECTING, metavar="GLOB"
+        "Only specs, scenarios or cells whose id matches.", flag="--filter", commands=SELECTING, metavar="GLOB"
     )
     failed: Path | None = option(
         "Only the cells that did not pass in an earlier run: its folder, or its results.json.",
@@ -110,7 +105,6 @@ class CellOptions(Group):
         " name, so that a change can't weaken its own gate).",
         "head",
         flag="--spec-from",
-        commands=RUN,
         input="spec-from",
     )
 
@@ -118,12 +112,11 @@ class CellOptions(Group):
 class RunningOptions(Group):
     """How cells are run, and what that may cost."""
 
-    sandbox: SandboxKind = option(
-        "Where agents run - auto (in a container of the spec's base, else as processes), process or docker (always in a"
-        " container).",
+    sandbox: Literal["auto", "process", "docker"] = option(
+        "Where agents run - auto (in a container of the spec's base, else as processes, in a workflow of the action's"
+        " container), process or docker (always in a container).",
         "auto",
         flag="--sandbox",
-        commands=RUN,
         input="sandbox",
     )
     max_concurrency: int | None = option(
@@ -131,35 +124,29 @@ class RunningOptions(Group):
         ge=1,
         le=1024,
         flag="--max-concurrency",
-        commands=RUN,
         metavar="N",
         default_note="the number of cores",
         input="max-concurrency",
     )
-    resume: Path | None = option(
-        "Go on with an interrupted run, in its folder.", flag="--resume", commands=RUN, metavar="DIR"
-    )
+    resume: Path | None = option("Go on with an interrupted run, in its folder.", flag="--resume", metavar="DIR")
     retry_errors: int | None = option(
-        "How often more a cell is tried that ended in error; replaces the specs' own number.",
+        "How often a cell that ended in error is tried again; replaces the specs' own number.",
         ge=0,
         le=100,
         flag="--retry-errors",
-        commands=RUN,
         metavar="N",
     )
-    gateway: GatewayMode | None = option(
+    gateway: Literal["live", "record", "replay"] | None = option(
         "live sends what agents say to models through Keystone, for specs that don't ask for it themselves; record also"
         " writes down the answers; replay gives those again, without keys and costs. It replaces gateway.mode of all"
         " specs.",
         flag="--gateway",
-        commands=RUN,
         input="gateway",
     )
     judge_fast: str | None = option("The model behind judge-fast, as provider:model.", input="judge-fast")
     judge_strong: str | None = option("The model behind judge-strong, as provider:model.", input="judge-strong")
     cache_dir: Path | None = option(
-        "Folder in the workspace or in the runner's temporary folder that keeps answers of judges between runs; none of"
-        " it may be in the commit.",
+        "Folder in the workspace or the runner's temporary folder that keeps answers of judges; not from the commit.",
         inside="workspace or temporary",
         input="cache-dir",
     )
@@ -169,7 +156,6 @@ class RunningOptions(Group):
         ge=0,
         le=1_000_000_000,
         flag="--max-cost-usd",
-        commands=RUN,
         metavar="X",
         input="max-cost-usd",
     )
@@ -177,11 +163,10 @@ class RunningOptions(Group):
         "After so long (90s, 10m, 1h30m) no further cell starts; those not run are errors.",
         parse=read_duration,
         flag="--timeout",
-        commands=RUN,
         metavar="D",
         input="timeout",
     )
-    keep: bool = option("Keep the workspaces, and say where.", False, flag="--keep", commands=RUN)
+    keep: bool = option("Keep the workspaces, and say where.", False, flag="--keep")
 
 
 class VerdictOptions(Group):
@@ -192,7 +177,6 @@ class VerdictOptions(Group):
         ge=0,
         le=1,
         flag="--threshold",
-        commands=RUN,
         metavar="X",
         input="threshold",
     )
@@ -207,14 +191,13 @@ class VerdictOptions(Group):
         input="fail-on",
     )
     fail_on_skipped: bool = option(
-        "A skipped check fails its cell.", False, flag="--fail-on-skipped", commands=RUN, input="fail-on-skipped"
+        "A skipped check fails its cell.", False, flag="--fail-on-skipped", input="fail-on-skipped"
     )
     fail_on_stale: bool = option(
-        "A cell fails whose replay is stale (a request is not the one that was recorded), or of a recording that the"
-        " change itself touched.",
+        "A cell fails when its replay is stale (a request is not the one that was recorded), or when the change itself"
+        " touched its recording.",
         False,
         flag="--fail-on-stale",
-        commands=RUN,
         input="fail-on-stale",
     )
     baseline: Path | Literal["auto"] | None = option(
@@ -253,8 +236,7 @@ class ReportOptions(Group):
     )
     job_summary: bool = option("Whether the job has a summary.", True, input="summary")
     summary_template: Path | None = option(
-        "Path of a Jinja template that extends the summary's by its blocks, which the documentation's page on templates"
-        " names.",
+        "Path of a Jinja template that replaces blocks of the summary's; the page on templates names them.",
         input="summary-template",
     )
     annotations: int = option(
@@ -275,21 +257,21 @@ class ReportOptions(Group):
 class JobOptions(Group):
     """What a step of a workflow does, and how a run is split into jobs."""
 
-    mode: StepMode = option(
+    mode: Literal["run", "plan", "merge", "comment"] = option(
         "run, plan (runs nothing; makes the matrix of shards for the output matrix), merge (joins the results of shards"
         " into one verdict) or comment (runs nothing; in a workflow on workflow_run, posts what a fork's run found).",
         "run",
         input="mode",
     )
     shards: int | None = option(
-        "How many jobs at most, 1 to 256; there are never more than cells.",
+        "How many jobs at most; there are never more than cells, nor than 256 in one matrix.",
         ge=1,
         le=1_000_000,
         flag="--shards",
         commands=("plan",),
         metavar="N",
         input="shards",
-        input_note="For mode plan.",
+        input_note="For mode plan, which needs it.",
     )
     matrix: bool = option(
         "Print the matrix of these shards as GitHub takes it.", False, flag="--github", commands=("plan",)
@@ -323,7 +305,7 @@ class PullRequestOptions(Group):
         input_default="${{ github.token }}",
         secret=True,
     )
-    comment: CommentPolicy = option(
+    comment: Literal["auto", "always", "on-failure", "never"] = option(
         "auto (on pull requests, when the token may write), always (elsewhere too, on the open pull requests of the"
         " commit), on-failure (on pull requests; an older comment then says when it passes again) or never.",
         "auto",
@@ -359,7 +341,7 @@ class ImageOptions(Group):
         "A registry that images of Docker Hub are pulled from instead, for example mirror.example:5000/hub.",
         parse=read_mirror,
         variable="KEYSTONE_REGISTRY_MIRROR",
-        commands=RUN,
+        commands=("run",),
         input="registry-mirror",
     )
     registry_username: str | None = option(

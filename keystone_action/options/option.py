@@ -29,7 +29,7 @@ class Option:
     flag: str = ""
     """On the command line, such as `--replicas`; empty for the words without a flag, such as spec files."""
     commands: tuple[str, ...] = ()
-    """The commands of `keystone` that take it."""
+    """The commands of `keystone` that take it; for a flag without any, `run` is meant."""
     metavar: str = ""
     """What stands for the value in help."""
     input: str = ""
@@ -56,7 +56,7 @@ def option(
     description: str, default: Any = None, *, ge: float | None = None, le: float | None = None, **how: Any
 ) -> Any:
     """A field that is an option. ge, le: its bounds. how: the fields of `Option`."""
-    made = Option(**how)
+    made = Option(**({"commands": ("run",)} | how if "flag" in how else how))
     return Field(default, description=description, ge=ge, le=le, repr=not made.secret, json_schema_extra={"is": made})  # type: ignore[dict-item]
 
 
@@ -117,6 +117,23 @@ class Setting:
         """The smallest and the largest number it can be."""
         found = {name: getattr(one, name) for one in self.field.metadata for name in ("ge", "le") if hasattr(one, name)}
         return found["ge"], found["le"]
+
+    @property
+    def input_default(self) -> str:
+        """The default that action.yml has; empty for none."""
+        if self.option.input_default or self.field.default in (None, (), {}):
+            return self.option.input_default
+        return str(self.field.default).lower() if self.type in (bool, int) or self.choices else ""
+
+    @property
+    def input_help(self) -> str:
+        """What action.yml says of it."""
+        told = [str(self.field.description), self.option.input_note]
+        if self.option.default_note and not self.option.input_default:
+            told.append(f"If empty, {self.option.default_note}.")
+        if self.is_list and self.type is tuple:
+            told.append("One a line or separated by commas.")
+        return " ".join(filter(None, told))
 
     @property
     def help(self) -> str:
