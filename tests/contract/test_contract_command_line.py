@@ -71,7 +71,7 @@ def test_cells_that_the_time_is_up_for_are_errors(tmp_path: Path) -> None:
         (["--tag", "other"], "nothing to run"),
         (["--threshold", "1.5"], "from 0 to 1"),
         (["--baseline", "x"], "there is no baseline"),
-        (["--max-cost-usd", "-1"], "an amount from 0"),
+        (["--max-cost-usd", "-1"], "a number from 0"),
         (["--agent", "a:B"], "--agent is for AgenticAssure suites; a Keystone spec names its agent itself"),
         (["--spec-from", "base"], "is in no git checkout"),
     ],

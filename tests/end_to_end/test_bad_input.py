@@ -104,7 +104,7 @@ def test_a_replay_of_what_was_never_recorded(tmp_path):
 
 @pytest.mark.parametrize("amount", ["-0.01", "nan", "inf", "1e400", "free", ""])
 def test_an_amount_that_is_none(tmp_path, amount):
-    sentence(run_spec(tmp_path, spec(), f"--max-cost-usd={amount}"), 2, "--max-cost-usd", "an amount from 0")
+    sentence(run_spec(tmp_path, spec(), f"--max-cost-usd={amount}"), 2, "--max-cost-usd", "a number from 0")
 
 
 def test_all_errors_of_a_file_at_once(tmp_path):
@@ -298,4 +298,4 @@ def test_a_parameter_that_is_not_utf_8_is_refused(tmp_path):
         check=False,
     )
     assert done.returncode == 2, done
-    assert b"has bytes that are not UTF-8" in done.stderr
+    assert b"is not name=value in UTF-8" in done.stderr

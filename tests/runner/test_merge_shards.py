@@ -15,12 +15,13 @@ from hypothesis import strategies as st
 from support.shard_runs import cell, runs, shards_of, spec, whole
 
 from keystone_action.errors import HarnessError, KeystoneError, OutputError, UsageError
+from keystone_action.options.model import Options
 from keystone_action.report.write import write_reports
 from keystone_action.runner.journal import entries, journal, merge
 from keystone_action.runner.journal.earlier_runs import beside_baseline
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.identity import Identity
-from keystone_action.runner.journal.merge import MergeOptions, merge_shards
+from keystone_action.runner.journal.merge import merge_shards
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult, TraceInfo
 from keystone_action.scoring.soundness import baseline_of
@@ -55,8 +56,8 @@ def downloaded(tmp_path: Path) -> Path:
 
 def merged(*places: Path, output: Path | None = None, threshold: float | None = None) -> RunResult:
     directory = places[0].parent
-    options = MergeOptions(
-        places=places, directory=directory, output=output or directory / "out", threshold=threshold, run_id="whole"
+    options = Options.of(
+        results=places, directory=directory, output=output or directory / "out", threshold=threshold, run_id="whole"
     )
     return merge_shards(options).result
 
@@ -133,7 +134,7 @@ def test_a_skip_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, on_s
     one = cell("alpha", "one", 0, skipped=True)
     checks = (one.invariants[0], replace(one.invariants[1], on_skip=on_skip))
     folder = leave(tmp_path / "shards", whole([spec("alpha", [replace(one, invariants=checks)])]))
-    strict = MergeOptions(places=(folder,), directory=tmp_path, output=tmp_path / "out", fail_on_skipped=True)
+    strict = Options.of(results=(folder,), directory=tmp_path, output=tmp_path / "out", fail_on_skipped=True)
     if refused:
         with pytest.raises(UsageError, match=r"the shards let alpha\.one\.r0 pass without judged"):
             merge_shards(strict)
@@ -145,10 +146,10 @@ def test_a_skip_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, on_s
 def test_a_replay_that_must_fail_has_to_fail_where_it_happens(tmp_path: Path, fit: Any, said: str) -> None:
     trace = TraceInfo("gateway", fit, "2026-11-20T10:00:00Z", "request 3")
     folder = leave(tmp_path / "shards", whole([spec("alpha", [replace(cell("alpha", "one", 0), trace=trace)])]))
-    lenient = MergeOptions(places=(folder,), directory=tmp_path, output=tmp_path / "lenient")
+    lenient = Options.of(results=(folder,), directory=tmp_path, output=tmp_path / "lenient")
     assert merge_shards(lenient).result.verdict == "pass"
     with pytest.raises(UsageError, match=rf"the shards let alpha\.one\.r0 pass: .*{said}"):
-        merge_shards(replace(lenient, output=tmp_path / "strict", fail_on_stale=True))
+        merge_shards(lenient.having(output=tmp_path / "strict", fail_on_stale=True))
 
 
 @pytest.mark.parametrize(("chosen", "change"), [((), "gone"), (("tag smoke",), None)])
@@ -162,8 +163,12 @@ def test_beside_a_baseline_what_was_not_chosen_is_not_gone(
     baseline = baseline_of(RUN, "before")
     for number, shard in enumerate(shards_of(run, 2)):
         leave(tmp_path / "shards" / f"artifact-{number}", shard)
-    options = MergeOptions(
-        places=(tmp_path / "shards",), directory=tmp_path, output=tmp_path / "out", run_id="whole", baseline=baseline
+    options = Options.of(
+        results=(tmp_path / "shards",),
+        directory=tmp_path,
+        output=tmp_path / "out",
+        run_id="whole",
+        baseline_run=baseline,
     )
     joined = merge_shards(options).result
     assert run_to_document(joined) == run_to_document(beside_baseline(run, baseline))

@@ -126,7 +126,7 @@ def _files(directory: Path) -> Iterator[Path]:
 @pytest.fixture
 def kept_runs(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> KeptRuns:
     """What steps run, for modules that use it."""
-    from keystone_action import evaluate as engine
+    from keystone_action import runs as engine
 
     root = tmp_path_factory.getbasetemp()
     place = (root.parent if "PYTEST_XDIST_WORKER" in os.environ else root) / "kept_runs"
