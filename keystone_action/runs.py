@@ -19,9 +19,9 @@ from keystone_action.system import environment, signals
 
 if TYPE_CHECKING:
     from keystone_action.gate.change_base import ChangeBase
-    from keystone_action.plan import Cell, Plan
     from keystone_action.report.write import PlannedSpec
     from keystone_action.runner.progress import Progress
+    from keystone_action.spec.plan import Cell, Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Shards:
 
     def name_of(self, cell: Cell) -> str:
         """The shard that has this cell."""
-        from keystone_action.plan import shard_of
+        from keystone_action.spec.plan import shard_of
 
         return self.names[shard_of(cell.id, len(self.names)) - 1]
 
@@ -107,7 +107,7 @@ def plan_shards(options: Options, base: ChangeBase) -> Shards:
     Raises UsageError for bad specs, when there is nothing to run, and for a matrix of more than MAX_JOBS, also where
     there are fewer cells today: a suite that grows must not break its own workflow.
     """
-    from keystone_action.plan import plan
+    from keystone_action.spec.plan import plan
 
     shards = options.jobs.shards or 1
     if options.jobs.matrix and shards > MAX_JOBS:

@@ -11,10 +11,20 @@ from pydantic import Field, WithJsonSchema
 from support.page_examples import PAGES, examples, fits, page
 
 from keystone_action.invariants.check import Check, CheckContext, Outcome, passed
-from keystone_action.spec.models.base import AuthorPath, Duration, RegexPattern, Size, StrictModel, Text, WorkspacePath
-from keystone_action.spec.models.shapes import TextOrList, TextOrMapping, text_like
-from keystone_action.spec.reference.json_schema import json_schema
-from keystone_action.spec.reference.words import default_words, type_words
+from keystone_action.spec.field_texts import default_words, type_words
+from keystone_action.spec.format_reference import json_schema
+from keystone_action.spec.models.fields import (
+    AuthorPath,
+    Duration,
+    RegexPattern,
+    Size,
+    StrictModel,
+    Text,
+    TextOrList,
+    TextOrMapping,
+    WorkspacePath,
+    text_like,
+)
 from tools.check_pages import BEGIN, END, check_types, described, index, pages, rewritten
 
 TYPES = check_types()

@@ -14,7 +14,7 @@ from support.field_examples import places
 from keystone_action.errors import UsageError
 from keystone_action.services.mysql.service import DEFAULT_IMAGE, MysqlContainer
 from keystone_action.services.service import Surroundings
-from keystone_action.spec.models.base import StrictModel
+from keystone_action.spec.models.fields import StrictModel
 from keystone_action.spec.models.services import MysqlService
 from keystone_action.spec.models.spec import Spec
 from tools.check_pages import check_types

@@ -16,8 +16,7 @@ from pydantic import BaseModel
 
 from keystone_action.invariants.check import Check, Phase
 from keystone_action.invariants.registry import BUILT_IN, CheckTypes
-from keystone_action.spec.reference.docstrings import description
-from keystone_action.spec.reference.words import models_in
+from keystone_action.spec.field_texts import description, models_in
 from tools.field_tables import field_table
 
 PAGES = Path(__file__).parent.parent / "docs" / "checks"

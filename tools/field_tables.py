@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel
 
-from keystone_action.spec.reference.docstrings import field_texts
-from keystone_action.spec.reference.words import default_words, type_words
+from keystone_action.spec.field_texts import default_words, field_texts, type_words
 
 
 def field_table(

@@ -15,10 +15,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from keystone_action.spec.models.base import CheckModel, StrictModel
+from keystone_action.spec.field_texts import description, field_texts, models_in
+from keystone_action.spec.models.fields import CheckModel, StrictModel
 from keystone_action.spec.models.spec import Spec
-from keystone_action.spec.reference.docstrings import description, field_texts
-from keystone_action.spec.reference.words import models_in
 from tools.check_pages import check_types, index, rewritten
 from tools.field_tables import field_table
 

@@ -205,7 +205,7 @@ def command_report(call: argparse.Namespace, *, directory: Path, environ: Mappin
 def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print the JSON Schema of spec files."""
     from keystone_action.invariants.registry import CheckTypes
-    from keystone_action.spec.reference.json_schema import json_schema
+    from keystone_action.spec.format_reference import json_schema
 
     write_document(json.dumps(json_schema(CheckTypes()), indent=2, ensure_ascii=False) + "\n")
     return EXIT_PASS
@@ -214,9 +214,9 @@ def command_schema(call: argparse.Namespace, *, directory: Path, environ: Mappin
 def command_explain(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print what the reference says of a field of a spec."""
     from keystone_action.invariants.registry import CheckTypes
-    from keystone_action.spec.reference.explain import explain
+    from keystone_action.spec.format_reference import explain_field
 
-    write_document(explain(arguments_of(call, ExplainArguments).path, CheckTypes()) + "\n")
+    write_document(explain_field(arguments_of(call, ExplainArguments).path, CheckTypes()) + "\n")
     return EXIT_PASS
 
 

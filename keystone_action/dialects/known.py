@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.discovery import search
+from keystone_action.spec.loading.discovery import find_specs
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Translation, TranslationSource
+    from keystone_action.spec.loading.spec_source import Translation, TranslationSource
 
 Dialect = Literal["touchstone", "agenticassure"]
 
@@ -101,4 +101,4 @@ DIALECTS = KnownDialects()
 @functools.cache
 def _specs_below(directory: Path) -> tuple[Path, ...]:
     """All suites and specs in a directory."""
-    return tuple(sorted(path.resolve() for path in search(directory, DIALECTS)))
+    return tuple(sorted(path.resolve() for path in find_specs(directory, DIALECTS)))

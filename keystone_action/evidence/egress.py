@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import Literal
 
 from keystone_action.evidence.audit import AuditLog, now
-from keystone_action.spec.models.hosts import WEB_PORTS, AllowedHost, IPAddress, parse_allowed
+from keystone_action.spec.models.policies import WEB_PORTS, AllowedHost, IPAddress, parse_allowed
 
 LAST_RECORD = 256 << 20
 """Bytes of decisions above which nothing is let through any more. Refusals cost an agent nothing: it must not be able

@@ -28,7 +28,7 @@ from urllib.parse import parse_qs
 from keystone_action.errors import OutputError
 from keystone_action.evidence.audit import LineFile
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.spec.path_patterns import compile_path
+from keystone_action.spec.globs import compile_path
 
 _FIELDS = RecordedRequest.__slots__
 _values = attrgetter(*_FIELDS)

@@ -25,11 +25,11 @@ from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_
 from keystone_action.runner.journal.earlier_runs import RESULTS_FILE
 from keystone_action.scoring.differences import SpecChange
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.loader import enclosing_root
-from keystone_action.spec.loading.yaml_loader import parse
+from keystone_action.spec.loading.loaded_spec import enclosing_root
+from keystone_action.spec.loading.yaml_loader import parse_yaml
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Dialects
+    from keystone_action.spec.loading.spec_source import Dialects
 
 WHOLE_FILES, WHOLE_BYTES = 3_000, 64 << 20
 """A tree within these is written as a whole; of a larger one, what its specs name."""
@@ -184,7 +184,7 @@ class BaseFiles:
         if resolved is None or resolved not in self.tree.entries:
             return
         try:
-            document = parse(self.tree.read([resolved])[resolved].decode("utf-8", "replace"), path)
+            document = parse_yaml(self.tree.read([resolved])[resolved].decode("utf-8", "replace"), path)
         except SpecError:
             return
         if document is not None:

@@ -35,7 +35,7 @@ from keystone_action.runner.specs import find_paths, load_paths, load_specs, poi
 from keystone_action.scoring.differences import SpecChange, SpecChanges
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 
 if TYPE_CHECKING:
     from keystone_action.gate.change_base import ChangeBase

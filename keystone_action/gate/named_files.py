@@ -22,8 +22,8 @@ from keystone_action.agents.presets.preset import load_preset, preset_names
 from keystone_action.files.git import commands as git
 from keystone_action.gate.findings import GateFinding, Level
 from keystone_action.spec.globs import Globs, PathMatcher
-from keystone_action.spec.loading.author_directory import files_below
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.author_files import files_below
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 from keystone_action.spec.models.agents import PresetAgent
 from keystone_action.spec.walking import walk
 

@@ -28,8 +28,7 @@ from keystone_action.gate.findings import (
     join_names,
     short_value,
 )
-from keystone_action.spec.loading.loader import LoadedSpec
-from keystone_action.spec.loading.run_rules import RunRules
+from keystone_action.spec.loading.loaded_spec import LoadedSpec, RunRules
 from keystone_action.spec.models.gateway import Gateway
 
 _LISTED = 3

@@ -14,7 +14,7 @@ from itertools import chain
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from keystone_action.gate.findings import short_value
-from keystone_action.spec.loading.yaml_loader import parse
+from keystone_action.spec.loading.yaml_loader import parse_yaml
 
 MAX_STEPS = 5_000
 """Of a file, those that aliases repeat counted as often."""
@@ -78,7 +78,7 @@ class Workflow:
 def read_workflow(text: str, name: str, is_ours: Callable[[str], bool]) -> Workflow:
     """name: of the file, for messages. is_ours: of what stands at `uses`. Raises SpecError for what is no YAML, and
     ValueError for more than is looked at."""
-    document = parse(text, name)
+    document = parse_yaml(text, name)
     return Workflow() if document is None else _Reader(is_ours).read(document.node)
 
 

@@ -20,7 +20,7 @@ from keystone_action.evidence.trace import ToolCall, ToolKind
 from keystone_action.invariants.comparison import describe, equal
 from keystone_action.spec.globs import path_text_pattern
 from keystone_action.spec.limits import MOST_COUNTED
-from keystone_action.spec.models.base import StrictModel
+from keystone_action.spec.models.fields import StrictModel
 
 PATH_LIMIT = 4096
 """Characters of the longest text that is looked at as a path: no system opens a longer one."""

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from keystone_action.spec.models.base import CheckModel
+from keystone_action.spec.models.fields import CheckModel
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence

@@ -25,7 +25,7 @@ from keystone_action.invariants.check import Outcome, failed, passed
 from keystone_action.invariants.command_output import seconds
 from keystone_action.invariants.json_values import Expected, Values, problems_of, read_document, wrong_values
 from keystone_action.invariants.operators import Operators
-from keystone_action.spec.models.base import StrictModel
+from keystone_action.spec.models.fields import StrictModel
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.protocol import ServedConnection

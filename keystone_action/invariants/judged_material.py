@@ -18,7 +18,7 @@ from keystone_action.evidence.model import Evidence, LongText
 from keystone_action.evidence.requests import Missing, parse_field, read_field
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.files.snapshot import FileState
-from keystone_action.spec.models.base import InputSource
+from keystone_action.spec.models.fields import InputSource
 from keystone_action.system.command import WHOLE_LIMIT
 
 MATERIAL_LIMIT = 200_000

@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.requests import Missing, wire_text
 from keystone_action.invariants.comparison import contains, describe, equal, order, shown_value
-from keystone_action.spec.models.base import RegexPattern, StrictModel
+from keystone_action.spec.models.fields import RegexPattern, StrictModel
 
 
 class PatternTimeout(Exception):  # noqa: N818 - an outcome: the check fails

@@ -28,7 +28,7 @@ from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, Egr
 from keystone_action.network.guarded_listener import CHUNK, GuardedListener, StreamPair, closing_writer, pass_both_ways
 from keystone_action.network.loop_thread import LoopThread
 from keystone_action.network.relay import Outside
-from keystone_action.spec.models.hosts import IPAddress, parse_host, parse_port, split_port
+from keystone_action.spec.models.policies import IPAddress, parse_host, parse_port, split_port
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork

@@ -19,7 +19,7 @@ from pathlib import Path
 from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.network.guarded_listener import CHUNK, GuardedListener, StreamPair, closing_writer, pass_both_ways
 from keystone_action.network.loop_thread import LoopThread
-from keystone_action.spec.models.hosts import IPAddress
+from keystone_action.spec.models.policies import IPAddress
 from keystone_action.system.shutdown import undoing
 
 _LOOK_UPS = 32

@@ -25,9 +25,9 @@ from keystone_action.options.values import (
 )
 
 if TYPE_CHECKING:
-    from keystone_action.plan import FailedCells, Selection
     from keystone_action.scoring.soundness import Baseline
-    from keystone_action.spec.loading.translation import Dialects
+    from keystone_action.spec.loading.spec_source import Dialects
+    from keystone_action.spec.plan import FailedCells, Selection
 else:  # our own code hands these over: nothing to check, and their modules cost start-up
     FailedCells = Baseline = Dialects = Any
 
@@ -435,7 +435,7 @@ class Options(Fillable):
     @property
     def selection(self) -> Selection:
         """Which cells of the specs are wanted."""
-        from keystone_action.plan import Selection
+        from keystone_action.spec.plan import Selection
 
         cells = self.cells
         return Selection(

@@ -52,7 +52,7 @@ def read_duration(text: str) -> float:
     """`10m` → 600.0. Raises UnreadableError."""
     from pydantic_core import PydanticCustomError
 
-    from keystone_action.spec.models.base import parse_duration
+    from keystone_action.spec.models.fields import parse_duration
 
     try:
         return parse_duration(text)

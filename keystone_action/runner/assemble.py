@@ -20,10 +20,10 @@ from keystone_action.scoring.statistics import with_certainty
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
-    from keystone_action.plan import Cell, Plan
     from keystone_action.sandbox.protocol import SandboxProvider
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.spec import Spec
+    from keystone_action.spec.plan import Cell, Plan
 
 _SHOWN_NOTICES = 20
 WATCHED_DISK = "resources.disk is watched, not enforced: a container is stopped once it is seen above its limit"

@@ -8,7 +8,7 @@ from pathlib import Path
 from keystone_action.files.git import commands as git
 from keystone_action.files.removal import remove_tree
 from keystone_action.files.temporary import process_directory
-from keystone_action.spec.loading.translation import CloneFailed
+from keystone_action.spec.loading.spec_source import CloneFailed
 
 SECONDS = 300.0
 _SAID = 600

@@ -16,7 +16,7 @@ from keystone_action.spec.models.services import ServerBase
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
     from keystone_action.options.model import Options
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.spec import Spec
 
 DEFAULT_BASE = "python:3.12-slim"

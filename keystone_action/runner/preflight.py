@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import NotSupportedYet, UsageError
 from keystone_action.runner.engine import Facilities, find_facilities
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 from keystone_action.spec.models.services import ServerBase
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
-    from keystone_action.plan import Plan
     from keystone_action.scoring.differences import SpecChanges
+    from keystone_action.spec.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

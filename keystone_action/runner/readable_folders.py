@@ -17,7 +17,7 @@ from keystone_action.system.environment import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
 
 _NEVER_INSIDE = ("/proc", "/sys", "/dev", "/github", "/run", "/var/run")
 _CREDENTIALS = (

@@ -9,16 +9,15 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from keystone_action.runner.roots import make_readable
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show_value
 from keystone_action.system.command import CommandLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keystone_action.plan import Plan
     from keystone_action.runner.engine import Facilities
-    from keystone_action.spec.loading.loader import LoadedSpec
-    from keystone_action.spec.loading.run_rules import OwnScorers
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec, OwnScorers
+    from keystone_action.spec.plan import Plan
 
 _SECONDS = 60.0
 """For the import of a suite's modules."""
@@ -39,7 +38,7 @@ async def check_scorers(specs: Sequence[LoadedSpec], planned: Plan, facilities: 
     if not suites:
         return
     from keystone_action.sandbox.processes import sandboxes as process
-    from keystone_action.spec.loading.loader import enclosing_root
+    from keystone_action.spec.loading.loaded_spec import enclosing_root
 
     hidden = sorted({enclosing_root(one) for suite, _ in suites for one in (suite.directory, suite.code_directory)})
     provider = await process.start(hidden=hidden)
@@ -97,11 +96,11 @@ def _unknown(own: OwnScorers, answer: Mapping[str, Any] | None) -> Iterator[Diag
         if name not in names:
             yield Diagnostic.at(
                 at,
-                f"unknown scorer {show(name)}",
+                f"unknown scorer {show_value(name)}",
                 expected=f"one of {listing(sorted(names))}",
                 suggestion=nearest(name, names),
                 help=f"{modules} registers no scorer of that name",
             )
         elif name in replaced:
-            message = f"{modules} registers another scorer as {show(name)}, which is built in"
+            message = f"{modules} registers another scorer as {show_value(name)}, which is built in"
             yield Diagnostic.at(at, message, help="give it a name of its own")

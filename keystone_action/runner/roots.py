@@ -16,7 +16,7 @@ from keystone_action.files.descent import walk_down
 from keystone_action.files.removal import remove_tree
 
 if TYPE_CHECKING:
-    from keystone_action.plan import Cell
+    from keystone_action.spec.plan import Cell
 
 
 class Roots:

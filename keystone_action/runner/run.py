@@ -14,7 +14,6 @@ import anyio
 
 from keystone_action.errors import UsageError
 from keystone_action.files.git.commits import refuse_committed_link
-from keystone_action.plan import Cell, Plan, plan
 from keystone_action.runner.assemble import Assembly, assemble, git_sha, sandbox_of
 from keystone_action.runner.cell.cell import Attempt, run_cell
 from keystone_action.runner.cell.grading import is_earned
@@ -31,6 +30,7 @@ from keystone_action.runner.started_run import RunUnderWay
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
 from keystone_action.scoring.results import CellResult, RunResult
+from keystone_action.spec.plan import Cell, Plan, plan
 from keystone_action.system import signals
 from keystone_action.system.run_lock import new_run_id
 from keystone_action.system.shutdown import RunStop, cancellation, only_error

@@ -19,8 +19,8 @@ from keystone_action.scoring.composite import opening_line
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
-    from keystone_action.plan import Cell
     from keystone_action.runner.cell.cell import Attempt
+    from keystone_action.spec.plan import Cell
 
 RunCell = Callable[["Cell"], Awaitable["Attempt"]]
 EntryOf = Callable[["Cell", CellResult], Awaitable[JournalEntry]]

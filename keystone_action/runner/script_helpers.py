@@ -21,8 +21,8 @@ from keystone_action.invariants.check import Check
 from keystone_action.runner.journal.entries import holds_results
 from keystone_action.sandbox.processes import policy
 from keystone_action.spec.expressions import leaves
-from keystone_action.spec.loading.loader import LoadedSpec, enclosing_root
-from keystone_action.spec.models.base import AuthorPath
+from keystone_action.spec.loading.loaded_spec import LoadedSpec, enclosing_root
+from keystone_action.spec.models.fields import AuthorPath
 from keystone_action.spec.walking import walk
 
 MOST_NAMED = 500

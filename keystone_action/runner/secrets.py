@@ -20,11 +20,11 @@ from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import MINIMUM
 from keystone_action.spec.expressions import ExpressionError, interpolate, leaves, references
 from keystone_action.spec.limits import HIDDEN_VARIABLES
-from keystone_action.spec.loading.text_files import POINTER, POINTER_ADVICE, is_pointer
+from keystone_action.spec.loading.author_files import POINTER, POINTER_ADVICE, is_pointer
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.loader import LoadedSpec
-    from keystone_action.spec.models.fixtures import SecretEntry
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
+    from keystone_action.spec.models.task import SecretEntry
 
 GENERATED_BYTES = 32
 COMMAND_SECONDS = 60.0

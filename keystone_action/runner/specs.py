@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.runner.clones import CLONES
-from keystone_action.spec.loading.author_directory import files_below
+from keystone_action.spec.loading.author_files import POINTER_BYTES, files_below, is_pointer, pointer_error
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.loading.text_files import POINTER_BYTES, is_pointer, pointer_error
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options

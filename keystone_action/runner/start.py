@@ -22,7 +22,7 @@ from keystone_action.runner.sharing.gateways import LazyGateways, provider_keys
 from keystone_action.runner.started_run import RunUnderWay, SpecSecrets, run_shielded
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.expressions import leaves, references
-from keystone_action.spec.loading.loader import enclosing_root
+from keystone_action.spec.loading.loaded_spec import enclosing_root
 
 if TYPE_CHECKING:
     from keystone_action.judge.base import Judge, Judgement, JudgeRequest
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from keystone_action.runner.sharing.containers import Containers
     from keystone_action.runner.sharing.spending import Spending
     from keystone_action.sandbox.processes.client import Launching
-    from keystone_action.spec.loading.loader import LoadedSpec
-    from keystone_action.spec.models.fixtures import SecretEntry
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.spec import Spec
+    from keystone_action.spec.models.task import SecretEntry
 
 
 async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | None = None) -> None:

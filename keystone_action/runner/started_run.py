@@ -17,13 +17,12 @@ from keystone_action.errors import HarnessError, SecretError
 from keystone_action.runner.cell.shared_copies import FirstCopies
 from keystone_action.runner.roots import CellRoots, Roots
 from keystone_action.runner.sharing.certificates import Certificates
-from keystone_action.spec.loading.author_directory import read_below
+from keystone_action.spec.loading.author_files import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.base import Judge
     from keystone_action.options.model import Options
-    from keystone_action.plan import Cell, Plan
     from keystone_action.runner.cell.shared_copies import KeptSetups
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.progress import Progress
@@ -34,7 +33,8 @@ if TYPE_CHECKING:
     from keystone_action.runner.sharing.service_pool import ServicePool
     from keystone_action.runner.sharing.spending import Spending
     from keystone_action.sandbox.protocol import SandboxProvider
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
+    from keystone_action.spec.plan import Cell, Plan
 
 
 @dataclass(frozen=True, slots=True)

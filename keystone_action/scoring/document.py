@@ -90,7 +90,7 @@ class _Schema(GenerateJsonSchema):
 
     def dataclass_schema(self, schema: core_schema.DataclassSchema) -> JsonSchemaValue:
         """What is said under each field is its description."""
-        from keystone_action.spec.reference.docstrings import attribute_docstrings, paragraphs
+        from keystone_action.spec.field_texts import attribute_docstrings, paragraphs
 
         made = super().dataclass_schema(schema)
         for name, text in attribute_docstrings(schema["cls"]).items():

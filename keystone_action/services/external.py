@@ -22,7 +22,7 @@ from keystone_action.services.postgres import reader as postgres_reader
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
 from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
-from keystone_action.spec.models.hosts import parse_host
+from keystone_action.spec.models.policies import parse_host
 from keystone_action.spec.models.services import ExternalService
 from keystone_action.system.shutdown import undoing
 

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from keystone_action.errors import HarnessError
-from keystone_action.spec.loading.diagnostics import listing, nearest, visible
-from keystone_action.spec.models.base import PlainText, ShellCommand, StrictModel, Template
+from keystone_action.spec.loading.diagnostics import escape_controls, listing, nearest
+from keystone_action.spec.models.fields import PlainText, ShellCommand, StrictModel, Template
 
 if typing.TYPE_CHECKING:
     from keystone_action.spec.loading.yaml_loader import KeyPath
@@ -162,7 +162,7 @@ class Reference:
         return tuple(self.name.split("."))
 
 
-def parse(text: str, later: tuple[str, ...] = ()) -> list[str | Reference]:
+def parse_expression(text: str, later: tuple[str, ...] = ()) -> list[str | Reference]:
     """The literal pieces and the references of a text, in order.
 
     later: first names of expressions that stay as they are, with all that is in their braces. Raises ExpressionError.
@@ -193,7 +193,7 @@ def parse(text: str, later: tuple[str, ...] = ()) -> list[str | Reference]:
 def _reference(source: str, index: int) -> Reference:
     name = source[2:-2].strip()
     if not _NAME.fullmatch(name):
-        shown = visible(source if len(source) <= 60 else source[:59] + "…")
+        shown = escape_controls(source if len(source) <= 60 else source[:59] + "…")
         advice = "write '\\{{' for two literal braces"
         raise ExpressionError(f"'{shown}' is no expression, expected a name like params.model; {advice}", index=index)
     return Reference(name, index, source)
@@ -202,7 +202,7 @@ def _reference(source: str, index: int) -> Reference:
 def references(text: str, later: tuple[str, ...] = ()) -> Iterator[Reference]:
     """The references of a text. Raises ExpressionError."""
     if "{{" in text:
-        yield from (piece for piece in parse(text, later) if isinstance(piece, Reference))
+        yield from (piece for piece in parse_expression(text, later) if isinstance(piece, Reference))
 
 
 def names_used(text: str) -> tuple[str, ...]:
@@ -245,7 +245,7 @@ def _interpolate(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _fill(text: str, names: Mapping[str, Any], later: tuple[str, ...] = (), *, typed: bool = False) -> Any:
-    pieces = parse(text, later)
+    pieces = parse_expression(text, later)
     if typed and len(pieces) == 1 and isinstance(pieces[0], Reference):
         return resolve_reference(pieces[0], names)
     return "".join(piece if isinstance(piece, str) else _as_text(piece, names) for piece in pieces)

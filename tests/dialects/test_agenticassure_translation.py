@@ -11,12 +11,13 @@ import pytest
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
-from keystone_action.plan import Selection, plan
 from keystone_action.runner.specs import load_specs
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.discovery import discover
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 from keystone_action.spec.models.agents import PythonAgent
+from keystone_action.spec.plan import Selection, plan
 
 Write = Callable[..., Path]
 TYPES = CheckTypes()

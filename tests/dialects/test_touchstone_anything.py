@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.loading.translation import CloneFailed
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.loading.spec_source import CloneFailed
 
 CASE: dict[str, Any] = {
     "id": "add",

@@ -19,7 +19,8 @@ from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.expressions import interpolate
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 
 __all__ = ["case", "errors"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from support.touchstone_specs import GRADERS, HEAD, Write, case, errors
 
-from keystone_action.spec.loading.loader import LoadedSpec
-from keystone_action.spec.loading.translation import CloneFailed
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.spec_source import CloneFailed
 
 __all__ = ["case", "errors"]
 

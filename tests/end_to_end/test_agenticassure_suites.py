@@ -10,7 +10,7 @@ import pytest
 from support.command_line import Called, keystone
 from support.suites import adapter, answering, run_suite, write_files
 
-from keystone_action.plan import shard_of
+from keystone_action.spec.plan import shard_of
 
 TWO = "scenarios:\n  - {name: one, input: a, tags: [smoke]}\n  - {name: two, input: b}\n"
 

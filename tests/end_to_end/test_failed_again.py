@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from support.command_line import Called, keystone
 
-from keystone_action.plan import shard_of
+from keystone_action.spec.plan import shard_of
 
 SUITE = """\
 version: 1

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support.command_line import Called, keystone
 
-from keystone_action.plan import shard_of
+from keystone_action.spec.plan import shard_of
 
 SPEC = """\
 version: 1

@@ -13,7 +13,7 @@ from support.called_once import called_once
 from support.command_line import ENVIRONMENT, Called, keystone
 
 from keystone_action.cli.main import main
-from keystone_action.plan import shard_of
+from keystone_action.spec.plan import shard_of
 
 SCENARIOS = ("bulk", "copy", "edit")
 SUITE = """\

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from keystone_action.evidence import egress as module
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import Denied, EgressLog, EgressPolicy, EgressRecord
-from keystone_action.spec.models.hosts import IPAddress, parse_host
+from keystone_action.spec.models.policies import IPAddress, parse_host
 
 OURS = ipaddress.ip_address("203.0.114.9")
 

@@ -14,7 +14,8 @@ from keystone_action.dialects.known import DIALECTS
 from keystone_action.gate.findings import short_value
 from keystone_action.gate.spec_changes import MAX_DIFFERENCES, first_sentences, spec_findings
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 
 BASE: dict[str, Any] = {
     "version": 1,

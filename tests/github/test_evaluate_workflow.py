@@ -21,7 +21,7 @@ from support.workflow_play import SUITE, Played, Player
 from keystone_action import __version__
 from keystone_action.github import reporting
 from keystone_action.github.api.requests import RequestLimits
-from keystone_action.plan import shard_of as shard_with
+from keystone_action.spec.plan import shard_of as shard_with
 
 pytestmark = [pytest.mark.command, pytest.mark.usefixtures("kept_runs")]
 

@@ -7,7 +7,7 @@ from support.mock_records import Log, grade
 
 from keystone_action.errors import OutputError
 from keystone_action.invariants.types.http_mock_assertions import HttpMockAssertions
-from keystone_action.spec.models.base import ServiceName
+from keystone_action.spec.models.fields import ServiceName
 
 SUMMARY_SENT_ONCE = {
     "type": "http_mock_assertions",

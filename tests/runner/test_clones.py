@@ -10,7 +10,7 @@ from support.touchstone import repository
 
 from keystone_action.dialects.touchstone.sources import is_commit, location, shown_url
 from keystone_action.runner.clones import Clones
-from keystone_action.spec.loading.translation import CloneFailed
+from keystone_action.spec.loading.spec_source import CloneFailed
 
 
 def test_the_files_of_a_commit_without_its_history(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ import pytest
 from support.check_types import TYPES
 
 from keystone_action.options.model import Options
-from keystone_action.plan import Selection, plan
 from keystone_action.runner.sharing.concurrency import Company, company
 from keystone_action.spec.loading.loader import load
+from keystone_action.spec.plan import Selection, plan
 
 SPEC = """version: 1
 id: {}

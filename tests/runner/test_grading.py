@@ -22,7 +22,8 @@ from keystone_action.runner.cell.grading import (
     verdict_of,
 )
 from keystone_action.scoring.results import ForbiddenResult, TraceInfo
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 from keystone_action.spec.models.agents import CommandAgent, NoneAgent
 
 WELL = AgentRun(exit_code=0)

@@ -15,13 +15,13 @@ from support.shard_runs import cell, shards_of, spec, whole
 from keystone_action import __version__
 from keystone_action.errors import KeystoneError
 from keystone_action.github.log_commands import annotations_of
-from keystone_action.plan import digest_of
 from keystone_action.report.write import render
 from keystone_action.runner.journal.entries import identity_line
 from keystone_action.runner.journal.identity import Identity
 from keystone_action.runner.journal.merge import read_shard
 from keystone_action.scoring.document import run_to_document, sandbox_to_document
 from keystone_action.scoring.shards import ShardRun, merge
+from keystone_action.spec.plan import cells_digest
 
 PARTS = shards_of(
     whole(
@@ -76,7 +76,7 @@ def test_one_value_of_a_shard_replaced(folder: Path, path: tuple[Any, ...], valu
     leave(folder, replaced(DOCUMENT, path, value))
     try:
         shards = [ShardRun("shard-1", PARTS[0]), ShardRun("shard-2", read_shard(folder)[0])]
-        run = merge(shards, version=__version__, digest_of=digest_of)
+        run = merge(shards, version=__version__, digest_of=cells_digest)
     except KeystoneError as error:
         refused = error
     else:

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from keystone_action.runner.registered_scorers import _unknown
-from keystone_action.spec.loading.diagnostics import Position
-from keystone_action.spec.loading.run_rules import OwnScorers
+from keystone_action.spec.loading.diagnostics import SourcePosition
+from keystone_action.spec.loading.loaded_spec import OwnScorers
 
-OWN = OwnScorers(".", ("mine",), {"own": Position("suite.yaml", 1, 1)})
+OWN = OwnScorers(".", ("mine",), {"own": SourcePosition("suite.yaml", 1, 1)})
 
 
 @pytest.mark.parametrize("names", [5, None, "own", {"own": 1}, [["own"], 3]])

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter
 
 from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.runner.cell.fixtures import run_fixtures
-from keystone_action.spec.models.fixtures import Fixture
+from keystone_action.spec.models.task import Fixture
 
 _FIXTURES: TypeAdapter[Any] = TypeAdapter(list[Fixture])
 

@@ -19,7 +19,6 @@ from hypothesis import strategies as st
 from support.check_types import TYPES
 
 from keystone_action.errors import OutputError
-from keystone_action.plan import Cell, Selection, plan
 from keystone_action.runner import scheduler
 from keystone_action.runner.cell.cell import Attempt
 from keystone_action.runner.journal import journal as finished_cells
@@ -30,6 +29,7 @@ from keystone_action.runner.sharing.spending import Spending
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loading.loader import load
+from keystone_action.spec.plan import Cell, Selection, plan
 
 SPEC = """version: 1
 id: {}

@@ -16,7 +16,7 @@ from keystone_action.errors import EXIT_ERROR, SecretError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.runner import secrets as room
 from keystone_action.runner.secrets import SecretValues, resolve
-from keystone_action.spec.models.fixtures import Secret, SecretEntry
+from keystone_action.spec.models.task import Secret, SecretEntry
 
 ENTRY: TypeAdapter[SecretEntry] = TypeAdapter(Secret)
 

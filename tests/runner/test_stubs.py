@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keystone_action.errors import HarnessError
 from keystone_action.runner.cell import fixtures as stubs
 from keystone_action.runner.cell.stub_program import stubbed
-from keystone_action.spec.loading.run_rules import Stub
+from keystone_action.spec.loading.loaded_spec import Stub
 
 SOURCE = '''# licence
 class Sums:

@@ -13,16 +13,16 @@ from support.shard_runs import cell, named, runs, shards_of, spec, whole
 
 from keystone_action import __version__
 from keystone_action.errors import HarnessError, KeystoneError, UsageError
-from keystone_action.plan import digest_of
 from keystone_action.scoring.aggregate import exit_code_of, rule_name, rule_of
 from keystone_action.scoring.differences import BaselineComparison, SpecChange, SpecChanges
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo
 from keystone_action.scoring.shards import ShardRun, merge
+from keystone_action.spec.plan import cells_digest
 
 
 def join(shards: list[ShardRun]) -> RunResult:
-    return merge(shards, version=__version__, digest_of=digest_of)
+    return merge(shards, version=__version__, digest_of=cells_digest)
 
 
 def refused(shards: list[ShardRun], kind: type[KeystoneError], *words: str) -> KeystoneError:
@@ -199,7 +199,7 @@ def test_what_no_run_of_ours_writes(change: Callable[[RunResult], RunResult]) ->
 
 def test_a_plan_of_nothing_is_no_run() -> None:
     """Else an empty document would be the greenest run of all."""
-    empty = replace(whole([]), plan=PlanInfo("1/1", 0, digest_of([]), {}))
+    empty = replace(whole([]), plan=PlanInfo("1/1", 0, cells_digest([]), {}))
     refused(named([empty]), HarnessError, "damaged")
 
 

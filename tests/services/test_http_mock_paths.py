@@ -1,4 +1,4 @@
-"""Path patterns of routes and filters: `spec/path_patterns.py`."""
+"""Path patterns of routes and filters: `spec/globs.py`."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.spec.path_patterns import compile_path
+from keystone_action.spec.globs import compile_path
 
 
 @pytest.mark.parametrize(

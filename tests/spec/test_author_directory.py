@@ -12,11 +12,11 @@ from support.check_types import HEAD, TYPES
 
 from keystone_action.errors import HarnessError
 from keystone_action.runner.started_run import AuthorFiles
-from keystone_action.spec.loading import author_directory
-from keystone_action.spec.loading.author_directory import files_below, read_below
+from keystone_action.spec.loading import author_files as author_directory
+from keystone_action.spec.loading.author_files import files_below, read_below
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loader import load
-from keystone_action.spec.models.base import AuthorPath, CheckModel
+from keystone_action.spec.models.fields import AuthorPath, CheckModel
 
 
 class Compare(CheckModel):
@@ -90,11 +90,11 @@ def test_a_directory_without_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_more_than_is_kept_is_refused(expected: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(author_directory, "MAX_BYTES", 258)
+    monkeypatch.setattr(author_directory, "MAX_DIRECTORY_BYTES", 258)
     with pytest.raises(ValueError, match="holds more than"):
         files_below(expected)
-    monkeypatch.setattr(author_directory, "MAX_BYTES", 1000)
-    monkeypatch.setattr(author_directory, "MAX_FILES", 2)
+    monkeypatch.setattr(author_directory, "MAX_DIRECTORY_BYTES", 1000)
+    monkeypatch.setattr(author_directory, "MAX_DIRECTORY_FILES", 2)
     with pytest.raises(ValueError, match="holds more than 2 files"):
         files_below(expected)
 

@@ -13,10 +13,10 @@ from keystone_action.spec.loading.diagnostics import (
     SHOWN_AT_MOST,
     Diagnostic,
     SpecError,
+    escape_controls,
     nearest,
-    show,
+    show_value,
     slip_of,
-    visible,
 )
 
 
@@ -60,7 +60,7 @@ def test_hostile_characters_are_shown_as_what_they_are() -> None:
 
 @given(st.text())
 def test_what_is_visible_has_no_control_or_format_directions(text: str) -> None:
-    for character in visible(text):
+    for character in escape_controls(text):
         assert unicodedata.category(character) not in ("Cc", "Cs", "Zl", "Zp")
         assert unicodedata.bidirectional(character) not in (
             "LRE",
@@ -82,7 +82,7 @@ def test_rendering_never_fails_and_keeps_to_its_lines(line: str, column: int, me
 
 
 def test_values_in_the_words_of_yaml() -> None:
-    assert [show(value) for value in (None, True, 3, 1.5, "x", [1], {"a": 1}, 10**9999)] == [
+    assert [show_value(value) for value in (None, True, 3, 1.5, "x", [1], {"a": 1}, 10**9999)] == [
         "nothing",
         "true",
         "the number 3",

@@ -11,7 +11,7 @@ from support.agent_clients import installed_from_npm
 from support.language_server import LanguageServer, language_server
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.reference.json_schema import json_schema
+from keystone_action.spec.format_reference import json_schema
 
 pytestmark = pytest.mark.slow
 SPEC = """version: 1

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from keystone_action.spec.expressions import ExpressionError, Reference, interpolate, names_used, parse
-from keystone_action.spec.models.base import PlainText, StrictModel, Template
+from keystone_action.spec.expressions import ExpressionError, Reference, interpolate, names_used, parse_expression
+from keystone_action.spec.models.fields import PlainText, StrictModel, Template
 
 NAMES: dict[str, Any] = {
     "params": {"model": "a", "count": 3, "on": True, "none": None, "list": [1, "x"], "ratio": 0.5},
@@ -129,7 +129,7 @@ def test_names_used() -> None:
 @given(st.text(alphabet="{}\\ ab._-\n|é") | st.text())
 def test_no_text_crashes_the_parser(text: str) -> None:
     try:
-        pieces = parse(text)
+        pieces = parse_expression(text)
     except ExpressionError as error:
         assert 0 <= error.index < len(text)  # noqa: PT017
         assert text[error.index] == "{"  # noqa: PT017

@@ -9,8 +9,8 @@ import pytest
 from support.check_types import TYPES
 
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.extends import MAX_CHAIN
 from keystone_action.spec.loading.loader import load
+from keystone_action.spec.loading.spec_source import MAX_CHAIN
 
 Write = Callable[..., Path]
 

@@ -10,7 +10,7 @@ import pytest
 from support.check_types import CHECKS
 
 from keystone_action.gateway import answer_copy, application, connection, conversation, request_body, server, upstreams
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text("utf-8")
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)

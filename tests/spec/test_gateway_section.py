@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.check_types import CHECKS
 
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 from keystone_action.spec.models.gateway import Gateway
 
 Errors = Callable[..., list[str]]

@@ -11,9 +11,10 @@ from jsonschema import Draft202012Validator
 from support.check_types import CHECKS, HEAD, TYPES
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.loading.yaml_loader import construct, parse
-from keystone_action.spec.reference.json_schema import json_schema
+from keystone_action.spec.format_reference import json_schema
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.loading.yaml_loader import build_data, parse_yaml
 
 EXAMPLES = {
     "minimal": HEAD + CHECKS,
@@ -64,9 +65,9 @@ BROKEN = {
 
 
 def data_of(text: str) -> Any:
-    document = parse(text, "f.yaml")
+    document = parse_yaml(text, "f.yaml")
     assert document is not None
-    return construct(document)[0]
+    return build_data(document)[0]
 
 
 @pytest.fixture(scope="module")

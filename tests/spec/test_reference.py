@@ -11,13 +11,20 @@ from pydantic import Field
 from support.field_examples import Place, places, spec_text, write_files
 
 from keystone_action.invariants.registry import CheckTypes
+from keystone_action.spec import field_texts as docstrings
+from keystone_action.spec.field_texts import (
+    FieldText,
+    default_value,
+    description,
+    duration_text,
+    field_texts,
+    is_default_null_a_value,
+)
+from keystone_action.spec.format_reference import json_schema
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.models.base import CheckModel, StrictModel, parse_duration
-from keystone_action.spec.reference import docstrings
-from keystone_action.spec.reference.docstrings import FieldText, description, field_texts
-from keystone_action.spec.reference.json_schema import json_schema
-from keystone_action.spec.reference.words import default_value, duration_text, is_default_null_a_value
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.models.fields import CheckModel, StrictModel, parse_duration
 
 PLACES = [pytest.param(place, id=place.model.__name__) for place in places()]
 TYPES = CheckTypes()

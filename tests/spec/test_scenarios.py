@@ -14,7 +14,7 @@ from support.check_types import CHECKS, HEAD
 
 from keystone_action.spec.loading.dataset import read_dataset
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 from keystone_action.spec.models.experiment import Dataset
 
 Errors = Callable[..., list[str]]

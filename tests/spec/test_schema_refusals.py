@@ -12,8 +12,8 @@ from support.check_types import CHECKS, HEAD
 from support.every_field import FOLDER, SPECS
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.loading.yaml_loader import construct, parse
-from keystone_action.spec.reference.json_schema import json_schema
+from keystone_action.spec.format_reference import json_schema
+from keystone_action.spec.loading.yaml_loader import build_data, parse_yaml
 
 TYPES = CheckTypes()
 Errors = Callable[..., list[str]]
@@ -69,9 +69,9 @@ ONLY_THE_LOADER_REFUSES = {
 
 
 def data_of(text: str) -> Any:
-    document = parse(text, "f.yaml")
+    document = parse_yaml(text, "f.yaml")
     assert document is not None
-    return construct(document)[0]
+    return build_data(document)[0]
 
 
 @pytest.fixture(scope="module")

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from keystone_action.spec.loading.author_files import MAX_BYTES, decode_text, read_author_text
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.text_files import MAX_BYTES, decode, read_text
 
 
 def error_of(content: bytes) -> str:
     with pytest.raises(SpecError) as caught:
-        decode(content, "f.yaml")
+        decode_text(content, "f.yaml")
     return caught.value.message
 
 
 def test_utf8_with_and_without_a_byte_order_mark() -> None:
-    assert decode("é: 1".encode(), "f.yaml") == "é: 1"
-    assert decode("é: 1".encode("utf-8-sig"), "f.yaml") == "é: 1"
+    assert decode_text("é: 1".encode(), "f.yaml") == "é: 1"
+    assert decode_text("é: 1".encode("utf-8-sig"), "f.yaml") == "é: 1"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-le"])
@@ -51,7 +51,7 @@ def test_a_file_of_100_megabytes_is_refused_without_reading_it(tmp_path: Path) -
     tracemalloc.start()
     try:
         with pytest.raises(SpecError) as caught:
-            read_text(path, "big.yaml")
+            read_author_text(path, "big.yaml")
         assert tracemalloc.get_traced_memory()[1] < 2**20
     finally:
         tracemalloc.stop()
@@ -61,7 +61,7 @@ def test_a_file_of_100_megabytes_is_refused_without_reading_it(tmp_path: Path) -
 def test_the_limit_itself_is_read(tmp_path: Path) -> None:
     path = tmp_path / "full.yaml"
     path.write_bytes(b"#" * MAX_BYTES)
-    assert len(read_text(path, "full.yaml")) == MAX_BYTES
+    assert len(read_author_text(path, "full.yaml")) == MAX_BYTES
 
 
 def test_what_is_no_file(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         (tmp_path / "loop", "can't be read"),
     ):
         with pytest.raises(SpecError) as caught:
-            read_text(path, "x.yaml")
+            read_author_text(path, "x.yaml")
         assert expected in caught.value.message
 
 
@@ -88,11 +88,11 @@ def test_a_file_without_permission() -> None:
         path.chmod(0)
         if os.geteuid() != 0:
             with pytest.raises(SpecError, match="Permission denied"):
-                read_text(path, "closed.yaml")
+                read_author_text(path, "closed.yaml")
             return
-        assert _as_nobody(lambda: read_text(path, "closed.yaml")) == "Permission denied"
+        assert _as_nobody(lambda: read_author_text(path, "closed.yaml")) == "Permission denied"
         path.chmod(0o644)
-        assert _as_nobody(lambda: read_text(path, "closed.yaml")) == "read"
+        assert _as_nobody(lambda: read_author_text(path, "closed.yaml")) == "read"
 
 
 def _as_nobody(action: Callable[[], object]) -> str:

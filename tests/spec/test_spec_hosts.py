@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from keystone_action.spec.models.hosts import AllowedHost, parse_host, parse_port, split_port
+from keystone_action.spec.models.policies import AllowedHost, parse_host, parse_port, split_port
 
 LETTERS = string.ascii_lowercase + string.digits
 labels = st.text(LETTERS, min_size=1, max_size=12).filter(lambda label: not label.isdigit() and label[:2] != "0x")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 from support.check_types import CHECKS, HEAD
 
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
 
 Load = Callable[..., LoadedSpec]
 Errors = Callable[..., list[str]]

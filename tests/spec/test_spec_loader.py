@@ -14,8 +14,9 @@ from support.check_types import CHECKS, HEAD, TYPES
 
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.models.base import CheckModel
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.models.fields import CheckModel
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]

@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.yaml_loader import MAX_DEPTH, Source, construct, parse, resolve_plain
+from keystone_action.spec.loading.yaml_loader import MAX_DEPTH, SourceText, build_data, parse_yaml, resolve_plain
 
 
 def data_of(text: str) -> Any:
-    document = parse(text, "f.yaml")
+    document = parse_yaml(text, "f.yaml")
     assert document is not None
-    data, problems = construct(document)
+    data, problems = build_data(document)
     if problems:
         raise SpecError(problems)
     return data
@@ -151,7 +151,7 @@ def test_a_number_of_thousands_of_digits_is_no_crash() -> None:
 
 @pytest.mark.parametrize("text", ["", "# only a comment\n", "\n\n"])
 def test_nothing_is_no_document(text: str) -> None:
-    assert parse(text, "f.yaml") is None
+    assert parse_yaml(text, "f.yaml") is None
 
 
 TEXTS = st.text(
@@ -197,9 +197,9 @@ VALUES = st.recursive(st.none() | st.booleans() | st.integers() | TEXTS, _collec
 @given(VALUES, st.booleans())
 def test_every_node_has_a_place_within_the_file(value: Any, flow: bool) -> None:
     text = yaml.safe_dump({"root": value}, default_flow_style=flow, allow_unicode=True)
-    document = parse(text, "f.yaml")
+    document = parse_yaml(text, "f.yaml")
     assert document is not None
-    lines = Source("f.yaml", text).lines
+    lines = SourceText("f.yaml", text).lines
 
     def visit(data: Any, path: tuple[str | int, ...]) -> None:
         for key in (False, True):
@@ -215,7 +215,7 @@ def test_every_node_has_a_place_within_the_file(value: Any, flow: bool) -> None:
 
 
 def test_places_are_those_of_keys_and_values() -> None:
-    document = parse("a:\n  - x\n  - {b: é, c: [1, 2]}\n", "f.yaml")
+    document = parse_yaml("a:\n  - x\n  - {b: é, c: [1, 2]}\n", "f.yaml")
     assert document is not None
 
     def where(*path: str | int, key: bool = False) -> tuple[int, int]:
@@ -232,9 +232,9 @@ def test_places_are_those_of_keys_and_values() -> None:
 def test_no_text_crashes_the_parser(text: str) -> None:
     diagnostics: tuple[Any, ...] = (None,)
     try:
-        document = parse(text.replace("\0", ""), "f.yaml")
+        document = parse_yaml(text.replace("\0", ""), "f.yaml")
         if document is not None:
-            construct(document)
+            build_data(document)
     except SpecError as error:
         diagnostics = error.diagnostics
     assert diagnostics

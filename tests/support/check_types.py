@@ -6,16 +6,16 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from keystone_action.spec.models.base import (
+from keystone_action.spec.models.fields import (
     AuthorPath,
     CheckModel,
     InputSource,
     RegexPattern,
     ServiceName,
     ShellCommand,
+    TextOrList,
     WorkspacePath,
 )
-from keystone_action.spec.models.shapes import TextOrList
 
 HEAD = """version: 1
 id: sample

@@ -18,7 +18,6 @@ from keystone_action.evidence.model import Address, AgentRun, Database, Evidence
 from keystone_action.invariants.check import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
-from keystone_action.plan import Selection, plan
 from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.runner.cell.running_cell import CellUnderWay
 from keystone_action.runner.engine import Facilities
@@ -33,10 +32,12 @@ from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.services.service import Place
 from keystone_action.spec.expressions import leaves
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.models.base import AuthorPath
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.models.fields import AuthorPath
 from keystone_action.spec.models.policies import Resources
 from keystone_action.spec.models.spec import Invariant
+from keystone_action.spec.plan import Selection, plan
 from keystone_action.system.command import CommandLimits
 
 T = TypeVar("T")

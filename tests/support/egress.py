@@ -16,7 +16,7 @@ from keystone_action.engine.networks import ContainerNetwork
 from keystone_action.network.guarded_listener import StreamPair
 from keystone_action.network.proxy import EgressCell
 from keystone_action.network.relay import Outside
-from keystone_action.spec.models.hosts import IPAddress
+from keystone_action.spec.models.policies import IPAddress
 
 PUBLIC = "93.184.216.34"
 

@@ -12,8 +12,9 @@ from pydantic import BaseModel
 
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.loading.loader import LoadedSpec, load
-from keystone_action.spec.models.base import CheckModel, StrictModel
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
+from keystone_action.spec.models.fields import CheckModel, StrictModel
 from keystone_action.spec.models.spec import Spec
 
 FOLDER = Path(__file__).parents[1] / "data" / "every_field"

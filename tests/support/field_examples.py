@@ -12,10 +12,9 @@ from typing import Any
 from pydantic import BaseModel
 
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.spec.models.base import CheckModel
+from keystone_action.spec.field_texts import field_texts, models_in
+from keystone_action.spec.models.fields import CheckModel
 from keystone_action.spec.models.spec import Spec
-from keystone_action.spec.reference.docstrings import field_texts
-from keystone_action.spec.reference.words import models_in
 
 BASE: Mapping[str, Any] = {
     "version": 1,

@@ -7,7 +7,6 @@ from dataclasses import replace
 from hypothesis import strategies as st
 
 from keystone_action import __version__
-from keystone_action.plan import digest_of, shard_of
 from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import (
@@ -22,6 +21,7 @@ from keystone_action.scoring.results import (
 )
 from keystone_action.scoring.shards import ShardRun, shard_notice
 from keystone_action.scoring.statistics import with_certainty
+from keystone_action.spec.plan import cells_digest, shard_of
 
 STARTED = "2026-01-01T00:00:00Z"
 SANDBOX = SandboxInfo("process", ("user", "landlock"), "watched")
@@ -100,7 +100,7 @@ def whole(specs: list[SpecResult], *, notices: tuple[str, ...] = ()) -> RunResul
         specs=(),
         sandbox=SANDBOX,
         notices=notices,
-        plan=PlanInfo(None, len(cells), digest_of(cells), {entry.id: entry.sha256 for entry in specs}),
+        plan=PlanInfo(None, len(cells), cells_digest(cells), {entry.id: entry.sha256 for entry in specs}),
     )
     return decide_run(head, specs)
 

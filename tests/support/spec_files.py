@@ -10,7 +10,8 @@ import pytest
 from support.check_types import TYPES
 
 from keystone_action.dialects.known import DIALECTS
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 
 
 @pytest.fixture

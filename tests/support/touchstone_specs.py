@@ -11,7 +11,8 @@ import pytest
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.spec.loading.diagnostics import SpecError
-from keystone_action.spec.loading.loader import LoadedSpec, load
+from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.loading.loader import load
 
 Write = Callable[..., Path]
 HEAD = """id: add

@@ -17,7 +17,7 @@ from pydantic import Field
 from keystone_action.errors import HarnessError
 from keystone_action.gateway.addresses import ModelAddress
 from keystone_action.spec.models.agents import AgentBase, AgentTrace, PresetAgent
-from keystone_action.spec.models.base import StrictModel
+from keystone_action.spec.models.fields import StrictModel
 
 _FOLDER = Path(__file__).parent
 _NAME = re.compile(r"\$\{([a-z_.]+)\}")

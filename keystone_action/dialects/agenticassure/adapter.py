@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
 from keystone_action.dialects.nodes import Findings
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show
-from keystone_action.spec.loading.entrypoints import module_file, names_instead
-from keystone_action.spec.loading.text_files import read_text
-from keystone_action.spec.loading.yaml_loader import construct, parse
+from keystone_action.spec.loading.author_files import read_author_text
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show_value
+from keystone_action.spec.loading.rules import module_file, names_instead
+from keystone_action.spec.loading.yaml_loader import build_data, parse_yaml
 from keystone_action.spec.walking import walk
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import TranslationSource
+    from keystone_action.spec.loading.spec_source import TranslationSource
 
 NOT_CODE = (".git", ".hg", ".keystone", ".venv", "venv", "node_modules", "__pycache__", ".tox", ".nox", ".mypy_cache")
 """Folders beside the modules that hold no code of the author's: the folder is often the whole repository."""
@@ -108,19 +108,21 @@ def _read_configuration(path: Path, source: TranslationSource, findings: Finding
     shown_name = str(path)
     if not path.resolve().is_relative_to(source.root):
         raise SpecError([Diagnostic(shown_name, 1, 1, f"leaves {source.root}", help="nothing outside it is read")])
-    text = read_text(path, shown_name)
+    text = read_author_text(path, shown_name)
     read = _toml if path.suffix == ".toml" else _yaml
     values = read(text, shown_name, findings, required)
     scorers, env = (tuple(values.get(key, ())) for key in ("scorers", "env"))
     for variable in env:
         if not _VARIABLE.fullmatch(variable):
-            findings.problems.append(Diagnostic(shown_name, 1, 1, f"env: {show(variable)} is no name of a variable"))
+            findings.problems.append(
+                Diagnostic(shown_name, 1, 1, f"env: {show_value(variable)} is no name of a variable")
+            )
     return NamedAdapter(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
 
 
 def _yaml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
-    document = parse(text, name)
-    data, problems = (None, []) if document is None else construct(document)
+    document = parse_yaml(text, name)
+    data, problems = (None, []) if document is None else build_data(document)
     findings.problems += problems
     if document is None or not isinstance(data, dict):
         raise SpecError([Diagnostic(name, 1, 1, "the configuration", expected="a mapping with `adapter`")])
@@ -142,7 +144,7 @@ def _toml(text: str, name: str, findings: Findings, required: bool) -> dict[str,
     for key, kind in _KNOWN.items():
         fits = key not in data or (kind.holds(data[key]) and all(map(NAME.holds, _items(data[key]))))
         if not fits:
-            findings.problems.append(Diagnostic(name, 1, 1, key, expected=kind.words, found=show(data[key])))
+            findings.problems.append(Diagnostic(name, 1, 1, key, expected=kind.words, found=show_value(data[key])))
             del data[key]
     return {key: data[key] for key in _KNOWN if key in data}
 
@@ -158,12 +160,12 @@ def _unknown_keys(data: dict[str, Any], tell: Any) -> None:
 
 
 def _nobody_reads(key: str) -> dict[str, str]:
-    return {"message": f"nobody reads the key {show(key)}", "suggestion": nearest(key, _KNOWN)}
+    return {"message": f"nobody reads the key {show_value(key)}", "suggestion": nearest(key, _KNOWN)}
 
 
 def _no_adapter(data: dict[str, Any]) -> dict[str, str]:
     near = nearest("adapter", data)
-    return {"message": "the key 'adapter' is missing", "help": f"is it {show(near)}?" if near else WAYS_OUT}
+    return {"message": "the key 'adapter' is missing", "help": f"is it {show_value(near)}?" if near else WAYS_OUT}
 
 
 def find_adapter(named: NamedAdapter, source: TranslationSource) -> Adapter:
@@ -171,7 +173,7 @@ def find_adapter(named: NamedAdapter, source: TranslationSource) -> Adapter:
     match = _COLON.fullmatch(named.text.strip()) or _DOTTED.fullmatch(named.text.strip())
     if match is None:
         raise UsageError(
-            f"{named.where}: {show(named.text)} names no adapter", help="write module.Class or module:Class"
+            f"{named.where}: {show_value(named.text)} names no adapter", help="write module.Class or module:Class"
         )
     module, name = match[1], match[2]
     directory = source.path.parent.resolve()
@@ -197,8 +199,8 @@ def _require_name(named: NamedAdapter, folder: Path, module: str, name: str) -> 
     others = None if file is None else names_instead(file, name)
     if others is not None:
         near = nearest(name, others)
-        advice = f"did you mean {show(near)}?" if near else "name a class or function that it defines or imports"
-        raise UsageError(f"{named.where}: there is no {show(name)} in {file}", help=advice)
+        advice = f"did you mean {show_value(near)}?" if near else "name a class or function that it defines or imports"
+        raise UsageError(f"{named.where}: there is no {show_value(name)} in {file}", help=advice)
 
 
 def _folders(starts: Iterable[Path], root: Path) -> list[Path]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.dialects.nodes import Findings
-from keystone_action.spec.loading.diagnostics import Diagnostic, listing, nearest, show
+from keystone_action.spec.loading.diagnostics import Diagnostic, listing, nearest, show_value
 from keystone_action.spec.loading.yaml_loader import KeyPath
 
 if TYPE_CHECKING:
@@ -82,7 +82,9 @@ class Fields:
         for key in value:
             if key not in known:
                 expected, near = f"one of {listing(sorted(known))}", nearest(key, known)
-                self.problem((*path, key), f"unknown key {show(key)}", expected=expected, suggestion=near, key=True)
+                self.problem(
+                    (*path, key), f"unknown key {show_value(key)}", expected=expected, suggestion=near, key=True
+                )
         for key in required:
             if key not in value:
                 self.problem(path, f"the key '{key}' is missing", key=True)
@@ -103,7 +105,7 @@ class Fields:
     def wrong(self, path: KeyPath, what: str, kind: Kind, value: Any) -> None:
         """Tell of a value that is of another kind than it should be."""
         advice = "put it into quotes" if kind in (TEXT, NAME, PATTERN, NAMES) and _number(value) else ""
-        self.problem(path, what, expected=kind.words, found=show(value), help=advice)
+        self.problem(path, what, expected=kind.words, found=show_value(value), help=advice)
 
     def problem(self, path: KeyPath, message: str, *, key: bool = False, **more: str) -> None:
         """Tell what makes the file unfit."""

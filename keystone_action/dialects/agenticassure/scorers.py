@@ -11,7 +11,7 @@ from yaml.nodes import Node
 
 from keystone_action.dialects.agenticassure.fields import METADATA, NAME, Fields
 from keystone_action.dialects.nodes import pairs_of
-from keystone_action.spec.loading.diagnostics import nearest, show
+from keystone_action.spec.loading.diagnostics import nearest, show_value
 from keystone_action.spec.loading.yaml_loader import KeyPath
 
 BUILT_IN = ("passfail", "exact", "regex", "similarity")
@@ -46,7 +46,7 @@ class ScenarioText:
     @property
     def label(self) -> str:
         """How messages name it."""
-        return f"the scenario {show(self.values.get('name', ''))}"
+        return f"the scenario {show_value(self.values.get('name', ''))}"
 
 
 def check_of(scorer: str, scenario: ScenarioText, custom: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def check_scenario(scenario: ScenarioText, scorers: Sequence[str], fields: Field
             near = nearest("regex_pattern", metadata)
             message = f"the scorer regex needs 'metadata.regex_pattern', which {scenario.label} has not"
             at = (*path, "metadata", near) if near else path
-            advice = f"it has {show(near)}" if near else ""
+            advice = f"it has {show_value(near)}" if near else ""
             fields.problem(at, message, key=True, help=advice)
     for scorer, key in _FROM_METADATA.items():
         if scorer in scorers and key in metadata:
@@ -105,7 +105,7 @@ def _arguments(scenario: ScenarioText, fields: Fields) -> None:
         at = (*scenario.path, "expected_tool_args", tool)
         if not isinstance(arguments, dict):
             expected = "a mapping of the tool's arguments"
-            fields.problem(at, f"the arguments of {show(tool)}", expected=expected, found=show(arguments))
+            fields.problem(at, f"the arguments of {show_value(tool)}", expected=expected, found=show_value(arguments))
 
 
 def _unread(scenario: ScenarioText, scorers: Sequence[str]) -> Iterator[tuple[KeyPath, str]]:

@@ -34,17 +34,16 @@ from keystone_action.dialects.agenticassure.scorers import (
 )
 from keystone_action.dialects.nodes import Findings, build_node, items_of, pairs_of
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.diagnostics import Position, show
-from keystone_action.spec.loading.run_rules import OwnScorers, RunRules
-from keystone_action.spec.loading.translation import Translation
+from keystone_action.spec.loading.diagnostics import SourcePosition, show_value
+from keystone_action.spec.loading.loaded_spec import OwnScorers, RunRules, safe_id
+from keystone_action.spec.loading.spec_source import Translation
 from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import Agent, PythonAgent
-from keystone_action.spec.scenarios import safe_id
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from keystone_action.spec.loading.translation import TranslationSource
+    from keystone_action.spec.loading.spec_source import TranslationSource
 
 DEFAULT_SCORER, DEFAULT_TIMEOUT = "passfail", 30.0
 _CELL_SECONDS, _AROUND_SECONDS = 900.0, 300.0
@@ -138,7 +137,7 @@ class _Translating:
                 suffix = f"-{number}"
                 identity, number = plain[: 128 - len(suffix)] + suffix, number + 1
             if identity != plain:
-                message = f"another scenario is named {show(name)}, or almost so"
+                message = f"another scenario is named {show_value(name)}, or almost so"
                 self.fields.warning((*scenario.path, "name"), message, help=f"this one is {identity} in results")
             found[identity] = scenario
         return found
@@ -259,7 +258,7 @@ class _Translating:
 
     def _own_scorers(self, named: Mapping[str, ScenarioText], suite: Suite, adapter: Adapter) -> OwnScorers | None:
         """What has to be imported to know whether all scorers are there and are what they seem."""
-        places: dict[str, Position] = {}
+        places: dict[str, SourcePosition] = {}
         usual: KeyPath = (
             ("suite", "config", "default_scorers") if "default_scorers" in suite.config else ("suite", "scorer")
         )

@@ -15,12 +15,12 @@ from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, ch
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.dialects.touchstone.setup import Prepared, read_preparation
 from keystone_action.dialects.touchstone.sources import Repositories, read_fixtures, read_source
-from keystone_action.spec.loading.diagnostics import show
-from keystone_action.spec.loading.run_rules import RunRules
-from keystone_action.spec.loading.translation import Translation
+from keystone_action.spec.loading.diagnostics import show_value
+from keystone_action.spec.loading.loaded_spec import RunRules
+from keystone_action.spec.loading.spec_source import Translation
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import TranslationSource
+    from keystone_action.spec.loading.spec_source import TranslationSource
 
 _KNOWN = (
     "artifacts",
@@ -139,7 +139,9 @@ class _Case:
         slug = re.sub(r"[^a-z0-9]+", "-", case.lower()).strip("-")[:128].strip("-") or "case"
         if slug == case:
             return node if "id" in self.fields and self.fields["id"].value == case else build_node(case, node)
-        self.reader.warning(node, f"the id {show(case)} is {show(slug)} in results: a-z, 0-9 and single dashes")
+        self.reader.warning(
+            node, f"the id {show_value(case)} is {show_value(slug)} in results: a-z, 0-9 and single dashes"
+        )
         return build_node(slug, node)
 
     def _task(self) -> tuple[str, Node]:
@@ -193,7 +195,7 @@ class _Case:
         if isinstance(trials.value, int) and not isinstance(trials.value, bool) and trials.value >= 1:
             return trials.node
         message = "matrix.trials: expected how often each cell is run"
-        self.reader.problem(trials.node, message, found=show(trials.value), expected="a number of at least 1")
+        self.reader.problem(trials.node, message, found=show_value(trials.value), expected="a number of at least 1")
         return 1
 
     def _entries(self, entries: CaseField, pairs: dict[tuple[str, str], tuple[CaseField, CaseField]]) -> None:
@@ -250,7 +252,7 @@ class _Case:
         others = dict.fromkeys(("rules", "guidelines", "guidelines_file", "model", "fallback", "default"), advice)
         policy = self.reader.fields(interaction, ("policy",), others).get("policy")
         if policy is not None and policy.value != "auto-approve":
-            message = f"the interaction policy {show(policy.value)} can't be honoured here"
+            message = f"the interaction policy {show_value(policy.value)} can't be honoured here"
             self.reader.problem(policy.node, message, expected="auto-approve", help=advice)
 
     def _refuse_unsupported(self) -> None:

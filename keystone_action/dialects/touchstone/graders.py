@@ -11,7 +11,7 @@ from yaml.nodes import MappingNode, Node
 
 from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
-from keystone_action.spec.loading.diagnostics import listing, nearest, show
+from keystone_action.spec.loading.diagnostics import listing, nearest, show_value
 
 DEFAULT_JUDGE = "claude-opus-4-8"
 """The judge where a `model_judge` names none."""
@@ -110,7 +110,7 @@ class _Grader:
     def _kind(self) -> str:
         value = self.item.value
         if not isinstance(value, dict):
-            self.reader.problem(self.item.node, f"{self.item.name}: expected a mapping", found=show(value))
+            self.reader.problem(self.item.node, f"{self.item.name}: expected a mapping", found=show_value(value))
             return ""
         if "type" not in value:
             self.reader.problem(self.item.node, "the key 'type' is missing", expected=f"one of {listing(GRADERS)}")
@@ -121,7 +121,7 @@ class _Grader:
         close = nearest(kind, GRADERS) if isinstance(kind, str) else ""
         at = next(node for key, node in self.item.node.value if key.value == "type")
         expected = f"one of {listing(GRADERS)}"
-        self.reader.problem(at, f"unknown grader type {show(kind)}", expected=expected, suggestion=close)
+        self.reader.problem(at, f"unknown grader type {show_value(kind)}", expected=expected, suggestion=close)
         return ""
 
     def invariant(self, asset: Asset) -> Node:

@@ -14,9 +14,9 @@ from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import without_expressions
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
-from keystone_action.spec.loading.diagnostics import listing, nearest, show
-from keystone_action.spec.loading.text_files import read_text
-from keystone_action.spec.loading.yaml_loader import construct, parse
+from keystone_action.spec.loading.author_files import read_author_text
+from keystone_action.spec.loading.diagnostics import listing, nearest, show_value
+from keystone_action.spec.loading.yaml_loader import build_data, parse_yaml
 from keystone_action.spec.models.agents import CommandAgent, PresetAgent, TraceFormat
 
 HARNESSES_FILE = "harnesses.yaml"
@@ -132,14 +132,14 @@ class Harnesses:
         path = next((place / HARNESSES_FILE for place in inside if (place / HARNESSES_FILE).exists()), None)
         if path is None:
             return cls(unread=unread)
-        document = parse(read_text(path, str(path)), str(path))
+        document = parse_yaml(read_author_text(path, str(path)), str(path))
         if document is None:
             return cls(file=path)
-        value, problems = construct(document)
+        value, problems = build_data(document)
         reader = CaseReader(document, problems)
         whole = CaseField("", document.node, document.node, value)
         if not isinstance(value, dict):
-            reader.problem(document.node, "expected a mapping of harnesses", found=show(value))
+            reader.problem(document.node, "expected a mapping of harnesses", found=show_value(value))
             return cls(file=path, reader=reader)
         return cls(reader.fields(whole, tuple(value)), path, reader, unread)
 
@@ -155,11 +155,11 @@ class Harnesses:
             out = f"declare its command line {where}: `{name}: {{argv: [program, '{{prompt}}']}}`"
             out += f" ({listing(self.unread)} is not read)" if self.unread else ""
             if name in _BY_PROTOCOL:
-                message = f"the harness {show(name)} speaks a protocol over stdio, which is not supported"
+                message = f"the harness {show_value(name)} speaks a protocol over stdio, which is not supported"
                 reader.problem(wanted.node, message, help=out)
             else:
                 close, expected = nearest(name, known), f"one of {listing(known)}"
-                message = f"unknown harness {show(name)}"
+                message = f"unknown harness {show_value(name)}"
                 reader.problem(wanted.node, message, expected=expected, suggestion=close, help=out)
         return built_in
 
@@ -188,7 +188,7 @@ class Harnesses:
         path = (self.file.parent / name).resolve()
         if not path.is_dir() or not path.is_relative_to(self.file.parent.resolve()):
             advice = f"a directory below {self.file.parent} with the harness's own code"
-            reader.problem(of.node, f"{of.name}: there is no directory {show(name)}", expected=advice)
+            reader.problem(of.node, f"{of.name}: there is no directory {show_value(name)}", expected=advice)
             return None
         return path
 
@@ -211,7 +211,7 @@ def _trace(reader: CaseReader, of: CaseField | None) -> dict[str, Any] | None:
     if "path" not in fields:
         reader.problem(of.key, f"{of.name}: neither 'path' nor 'stdout: true' is there")
     elif is_outside(path):
-        reader.problem(fields["path"].node, f"{of.name}.path leaves the workspace", found=show(path))
+        reader.problem(fields["path"].node, f"{of.name}.path leaves the workspace", found=show_value(path))
         path = ""
     return {"format": kind, "path": path or "trace.jsonl"}
 
@@ -225,13 +225,13 @@ def _argument(reader: CaseReader, item: CaseField) -> tuple[str | tuple[str], ..
     """One argument by the rules of `str.format`: `{name}`, and `{{` for a brace."""
     parts: list[str | tuple[str]] = []
     if not isinstance(item.value, str):
-        reader.problem(item.node, f"{item.name}: expected a text", found=show(item.value))
+        reader.problem(item.node, f"{item.name}: expected a text", found=show_value(item.value))
         return ()
     try:
         pieces = list(Formatter().parse(item.value))
     except ValueError as error:
         advice = "a single brace is written twice: {{ or }}"
-        reader.problem(item.node, f"{item.name}: {str(error).lower()}", found=show(item.value), help=advice)
+        reader.problem(item.node, f"{item.name}: {str(error).lower()}", found=show_value(item.value), help=advice)
         return ()
     for literal, name, form, conversion in pieces:
         parts.append(literal)
@@ -240,10 +240,12 @@ def _argument(reader: CaseReader, item: CaseField) -> tuple[str | tuple[str], ..
         if name not in _PLACEHOLDERS:
             expected = f"one of {listing('{' + one + '}' for one in _PLACEHOLDERS)}"
             close, advice = nearest(name, _PLACEHOLDERS), "a brace that is meant as one is written twice: {{ or }}"
-            message = f"{item.name}: unknown placeholder {show('{' + name + '}')}"
+            message = f"{item.name}: unknown placeholder {show_value('{' + name + '}')}"
             reader.problem(item.node, message, expected=expected, suggestion=close, help=advice)
         elif form or conversion:
-            reader.problem(item.node, f"{item.name}: {{{name}}} takes no format or conversion", found=show(item.value))
+            reader.problem(
+                item.node, f"{item.name}: {{{name}}} takes no format or conversion", found=show_value(item.value)
+            )
         else:
             parts.append((name,))
     return tuple(parts)
@@ -254,13 +256,15 @@ def check_call(reader: CaseReader, harness: Harness, model: CaseField, prompt: s
     most = max((parts.count(("prompt",)) for parts in harness.argv), default=0)
     size = len(prompt.encode("utf-8", "surrogatepass")) * most
     if size > PROMPT_LIMIT:
-        message = f"the prompt has {size >> 10:,} KiB, and the harness {show(harness.name)} takes it as an argument"
+        message = (
+            f"the prompt has {size >> 10:,} KiB, and the harness {show_value(harness.name)} takes it as an argument"
+        )
         advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
         reader.problem(prompt_node, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
     values = harness.values(model.value, prompt)
     for joined in (_join_parts(parts, values) for parts in harness.argv):
         before = {str(piece)[-1:] for piece, after in pairwise(joined) if after is None} & {"{", "\\"}
         if before:
-            message = f"the harness {show(harness.name)} has {{sandbox}} after {show(min(before))}"
+            message = f"the harness {show_value(harness.name)} has {{sandbox}} after {show_value(min(before))}"
             advice = "the harness starts in that directory: use a relative path"
             reader.problem(model.node, f"{message}, which is not supported", help=advice)

@@ -11,8 +11,8 @@ from typing import Any
 from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import items_of, pairs_of
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show
-from keystone_action.spec.loading.text_files import read_text
+from keystone_action.spec.loading.author_files import read_author_text
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show_value
 from keystone_action.spec.loading.yaml_loader import Document
 
 
@@ -72,7 +72,7 @@ class CaseReader:
         refused: names that Touchstone knows and we can't honour, with what to do instead.
         """
         if not isinstance(of.value, dict):
-            self.problem(of.node, f"{of.name}: expected a mapping", found=show(of.value))
+            self.problem(of.node, f"{of.name}: expected a mapping", found=show_value(of.value))
             return {}
         found: dict[str, CaseField] = {}
         for name, (key, node) in pairs_of(of.node).items():
@@ -87,7 +87,7 @@ class CaseReader:
             else:
                 close = nearest(name, [*known, *(refused or ())])
                 expected = f"one of {listing(sorted(known or refused or ()))}"
-                self.problem(key, f"unknown key {show(name)}", expected=expected, suggestion=close)
+                self.problem(key, f"unknown key {show_value(name)}", expected=expected, suggestion=close)
         for name in required:
             if name not in found:
                 self.problem(of.key, f"the key '{name}' is missing in {of.name}" if of.name else _missing(name))
@@ -103,7 +103,7 @@ class CaseReader:
         if of is None:
             return []
         if not isinstance(of.value, list):
-            self.problem(of.node, f"{of.name}: expected a list", found=show(of.value))
+            self.problem(of.node, f"{of.name}: expected a list", found=show_value(of.value))
             return []
         nodes = items_of(of.node)
         return [
@@ -117,7 +117,7 @@ class CaseReader:
             return default
         if isinstance(of.value, str) and of.value.strip():
             return of.value
-        self.problem(of.node, f"{of.name}: expected a text", found=show(of.value))
+        self.problem(of.node, f"{of.name}: expected a text", found=show_value(of.value))
         return default
 
     def texts(self, of: CaseField | None) -> list[CaseField]:
@@ -128,19 +128,19 @@ class CaseReader:
         """An author's text file that is read now, and its text."""
         path = directory / str(item.value)
         if not path.resolve().is_relative_to(root):
-            self.problem(item.node, f"{item.name}: {show(item.value)} leaves {root}")
+            self.problem(item.node, f"{item.name}: {show_value(item.value)} leaves {root}")
             return None
         try:
-            return path, read_text(path, str(path))
+            return path, read_author_text(path, str(path))
         except SpecError as error:
-            self.problem(item.node, f"{item.name}: {show(item.value)} {error.diagnostics[0].message}")
+            self.problem(item.node, f"{item.name}: {show_value(item.value)} {error.diagnostics[0].message}")
             return None
 
     def boolean(self, of: CaseField | None, *, default: bool = False) -> bool:
         """true or false."""
         if of is None or isinstance(of.value, bool):
             return default if of is None else of.value
-        self.problem(of.node, f"{of.name}: expected true or false", found=show(of.value))
+        self.problem(of.node, f"{of.name}: expected true or false", found=show_value(of.value))
         return default
 
     def number(self, of: CaseField | None, default: float, *, above: float = 0) -> float:
@@ -149,7 +149,7 @@ class CaseReader:
             return default
         value = of.value
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= above:
-            self.problem(of.node, f"{of.name}: expected a number above {above:g}", found=show(value))
+            self.problem(of.node, f"{of.name}: expected a number above {above:g}", found=show_value(value))
             return default
         return float(value)
 
@@ -161,7 +161,7 @@ class CaseReader:
             return of.value
         close = nearest(of.value, words) if isinstance(of.value, str) else ""
         expected = f"one of {listing(words)}"
-        self.problem(of.node, f"{of.name}: unknown", found=show(of.value), expected=expected, suggestion=close)
+        self.problem(of.node, f"{of.name}: unknown", found=show_value(of.value), expected=expected, suggestion=close)
         return default
 
     def strings(self, of: CaseField | None) -> dict[str, CaseField]:
@@ -169,7 +169,7 @@ class CaseReader:
         if of is None:
             return {}
         if not isinstance(of.value, dict):
-            self.problem(of.node, f"{of.name}: expected a mapping", found=show(of.value))
+            self.problem(of.node, f"{of.name}: expected a mapping", found=show_value(of.value))
             return {}
         found = {}
         for name, (key, node) in pairs_of(of.node).items():
@@ -177,7 +177,7 @@ class CaseReader:
             if isinstance(value, str | int):
                 found[name] = CaseField(f"{of.name}.{name}", key, node, value)
             else:
-                self.problem(node, f"{of.name}.{name}: expected a text", found=show(value))
+                self.problem(node, f"{of.name}.{name}: expected a text", found=show_value(value))
         return found
 
 

@@ -13,8 +13,8 @@ from yaml.nodes import Node
 from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.harnesses import is_outside
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
-from keystone_action.spec.loading.diagnostics import show
-from keystone_action.spec.loading.run_rules import Stub
+from keystone_action.spec.loading.diagnostics import show_value
+from keystone_action.spec.loading.loaded_spec import Stub
 
 _ENVIRONMENT = ("commands", "env", "kind", "requirement_files", "requirements", "timeout_s", "venv")
 _NO_ENVIRONMENT = {
@@ -126,7 +126,9 @@ def _only_commands(reader: CaseReader, of: CaseField, fields: Mapping[str, CaseF
 def _is_package(reader: CaseReader, item: CaseField) -> bool:
     if not str(item.value).lstrip().startswith("-"):
         return True
-    reader.problem(item.node, f"{item.name}: no package", found=show(item.value), expected="a package as pip takes it")
+    reader.problem(
+        item.node, f"{item.name}: no package", found=show_value(item.value), expected="a package as pip takes it"
+    )
     return False
 
 
@@ -136,8 +138,10 @@ def _requirements(reader: CaseReader, item: CaseField, text: str) -> list[Node]:
     for number, line in enumerate(text.replace("\\\n", " ").splitlines(), 1):
         package = _COMMENT.sub("", line).strip()
         if package.startswith("-") or " --" in package:
-            message = f"{item.name}: line {number} of {show(item.value)} is an option of pip, which is not supported"
-            reader.problem(item.node, message, found=show(package), help="list packages only")
+            message = (
+                f"{item.name}: line {number} of {show_value(item.value)} is an option of pip, which is not supported"
+            )
+            reader.problem(item.node, message, found=show_value(package), help="list packages only")
         elif package:
             packages.append(build_node(package, item.node))
     return packages
@@ -149,11 +153,11 @@ def _stub(reader: CaseReader, item: CaseField) -> Stub | None:
     if not file or not function:
         return None
     if is_outside(file):
-        reader.problem(fields["file"].node, f"{item.name}.file leaves the workspace", found=show(file))
+        reader.problem(fields["file"].node, f"{item.name}.file leaves the workspace", found=show_value(file))
         return None
     if not function.isidentifier():
         message = f"{item.name}.function: no name of a function"
-        reader.problem(fields["function"].node, message, found=show(function))
+        reader.problem(fields["function"].node, message, found=show_value(function))
         return None
     place = reader.document.place_of(item.node)
     return Stub(file, function, f"{place.path}:{place.line}:{place.column}")

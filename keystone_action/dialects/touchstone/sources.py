@@ -12,8 +12,8 @@ from yaml.nodes import Node
 
 from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
-from keystone_action.spec.loading.diagnostics import show
-from keystone_action.spec.loading.translation import Clone, CloneFailed
+from keystone_action.spec.loading.diagnostics import show_value
+from keystone_action.spec.loading.spec_source import Clone, CloneFailed
 
 _OWNER_AND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]*/[A-Za-z0-9._-]+")
 _SCP_LIKE = re.compile(r"[A-Za-z0-9._-]+@[A-Za-z0-9.-]+:.+")
@@ -41,14 +41,16 @@ class Repositories:
             return ""
         found = location(name, self.directory)
         if found is None:
-            reader.problem(repository.node, f"{repository.name}: no repository", found=show(name), expected=_WHERE)
+            reader.problem(
+                repository.node, f"{repository.name}: no repository", found=show_value(name), expected=_WHERE
+            )
         return found or ""
 
     def commit(self, reader: CaseReader, of: CaseField | None) -> str:
         """A commit, branch or tag; empty, and a problem, for anything else."""
         name = reader.text(of)
         if of is not None and name and not is_commit(name):
-            reader.problem(of.node, f"{of.name}: no commit", found=show(name), expected="a commit, branch or tag")
+            reader.problem(of.node, f"{of.name}: no commit", found=show_value(name), expected="a commit, branch or tag")
             return ""
         return name
 
@@ -62,7 +64,7 @@ class Repositories:
         try:
             root = self.clone(url, commit)
         except CloneFailed as failed:
-            message = f"{at.name}: the repository can't be had at {show(commit)}: {failed}"
+            message = f"{at.name}: the repository can't be had at {show_value(commit)}: {failed}"
             reader.problem(at.key, message, help="it is cloned when the case is read: check the network and the name")
             return None
         self.roots[root] = None
@@ -99,7 +101,7 @@ class Fixtures:
         place = (self._root / self.subdirectory / path).resolve()
         if place.is_relative_to(self._root) and place.exists():
             return build_node(str(place), item.node)
-        message = f"there is no {show(path)} in the directory {show(self.subdirectory)} of fixtures"
+        message = f"there is no {show_value(path)} in the directory {show_value(self.subdirectory)} of fixtures"
         reader.problem(item.node, message, help=f"that is {shown_url(self.url)} at {self.commit}")
         return None
 
@@ -165,11 +167,11 @@ def _clone_of_path(reader: CaseReader, path: CaseField, place: Path, commit: str
     root = place.resolve()
     inside = [one for one in hidden if one.resolve().is_relative_to(root)]
     if inside:
-        message = f"a clone of {show(str(path.value))} would hold what the agent must not see: {inside[0].name}"
+        message = f"a clone of {show_value(str(path.value))} would hold what the agent must not see: {inside[0].name}"
         advice = "use isolation: copy, which leaves it out, or keep source in a repository of its own"
         reader.problem(path.node, message, help=advice)
     if not place.is_dir():
-        reader.problem(path.node, f"there is no directory {show(str(path.value))}")
+        reader.problem(path.node, f"there is no directory {show_value(str(path.value))}")
     fixture = {"type": "git_repo", "url": root.as_uri(), **({"branch": commit} if commit else {})}
     return Start({"fixtures": build_node([fixture], path.node)})
 
@@ -200,7 +202,7 @@ def _repository(
         return Start()
     place = (root / name).resolve()
     if not place.is_dir() or not place.is_relative_to(root):
-        reader.problem(subdirectory.node, f"there is no directory {show(name)} in {shown_url(url)} at {commit}")
+        reader.problem(subdirectory.node, f"there is no directory {show_value(name)} in {shown_url(url)} at {commit}")
         return Start()
     return Start({"workspace": build_node(str(place), subdirectory.node)}, LEFT_OUT)
 

@@ -27,7 +27,7 @@ from keystone_action.gateway.recordings.recording import (
 from keystone_action.gateway.recordings.request_key import Keys
 from keystone_action.gateway.recordings.walking import DEPTH_LIMIT, is_too_deep
 from keystone_action.spec.limits import MOST_COUNTED
-from keystone_action.spec.loading.text_files import POINTER, POINTER_ADVICE, is_pointer
+from keystone_action.spec.loading.author_files import POINTER, POINTER_ADVICE, is_pointer
 
 TEXT_LIMIT = 300
 """Characters of each text in the first line."""

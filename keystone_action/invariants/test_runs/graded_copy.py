@@ -37,8 +37,7 @@ from keystone_action.invariants.test_runs.stand_ins import (
     write_order,
 )
 from keystone_action.spec.globs import escape
-from keystone_action.spec.models.base import AuthorPath, StrictModel, WorkspacePath
-from keystone_action.spec.models.shapes import TextOrMapping
+from keystone_action.spec.models.fields import AuthorPath, StrictModel, TextOrMapping, WorkspacePath
 
 if TYPE_CHECKING:
     from keystone_action.files.snapshot import Change, FileState

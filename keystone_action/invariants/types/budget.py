@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.agent_work import WORDS, CellSpending, Metric, is_within, measure_spending, shown_amount
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.spec.models.base import Duration
+from keystone_action.spec.models.fields import Duration
 
 _FIELDS: dict[Metric, str] = {
     "cost_usd": "max_cost_usd",

@@ -12,8 +12,7 @@ from pydantic import Field
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
 from keystone_action.sandbox.programs import sentence_on_missing, started_program
-from keystone_action.spec.models.base import Duration, ShellCommand, Text
-from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.spec.models.fields import Duration, ShellCommand, Text, TextOrList
 from keystone_action.system.command import Command, Completed
 
 _NOT_FOUND = 127

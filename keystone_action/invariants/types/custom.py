@@ -17,8 +17,7 @@ from keystone_action.invariants.command_output import describe_ending, full_log,
 from keystone_action.invariants.json_values import parse_strict
 from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.sandbox.protocol import Sandbox
-from keystone_action.spec.models.base import AuthorPath
-from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.spec.models.fields import AuthorPath, TextOrList
 from keystone_action.system.command import Capture, Command, Completed
 
 _READ = ("passed", "score", "reason", "details")

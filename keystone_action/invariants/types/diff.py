@@ -17,7 +17,7 @@ from keystone_action.files.paths import PathProblem, display_path, display_paths
 from keystone_action.files.snapshot import Change
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.comparison import line_ends
-from keystone_action.spec.models.base import WorkspacePath
+from keystone_action.spec.models.fields import WorkspacePath
 
 _Glob = Annotated[str, Field(min_length=1), WorkspacePath(glob=True)]
 _Limit = Annotated[int, Field(ge=0)]

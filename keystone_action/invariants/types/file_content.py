@@ -15,8 +15,7 @@ from keystone_action.files.paths import PathProblem, display_path, display_paths
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.comparison import line_ends
 from keystone_action.invariants.operators import PatternTimeout, search_pattern
-from keystone_action.spec.models.base import RegexPattern, WorkspacePath
-from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.spec.models.fields import RegexPattern, TextOrList, WorkspacePath
 
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _Pattern = Annotated[str, Field(min_length=1), RegexPattern()]

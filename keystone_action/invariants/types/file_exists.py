@@ -9,7 +9,7 @@ from pydantic import Field
 from keystone_action.files.globs import find_paths_in_thread
 from keystone_action.files.paths import PathProblem, display_path, display_paths, name_paths
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
-from keystone_action.spec.models.base import WorkspacePath
+from keystone_action.spec.models.fields import WorkspacePath
 
 
 class FileExists(Check):

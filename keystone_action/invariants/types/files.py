@@ -16,7 +16,7 @@ from keystone_action.files.paths import PathProblem, display_path, read_head_ins
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.comparison import line_ends
 from keystone_action.invariants.operators import PatternTimeout, search_pattern
-from keystone_action.spec.models.base import AuthorPath, RegexPattern, WorkspacePath
+from keystone_action.spec.models.fields import AuthorPath, RegexPattern, WorkspacePath
 
 _NonEmpty = Annotated[str, Field(min_length=1)]
 _SHOWN = 10

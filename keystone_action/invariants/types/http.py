@@ -29,8 +29,7 @@ from keystone_action.invariants.http_exchange import (
 from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare
 from keystone_action.sandbox.programs import sentence_on_missing, started_program
 from keystone_action.sandbox.protocol import RunningCommand
-from keystone_action.spec.models.base import Duration, ShellCommand, StrictModel, Template, Text
-from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.spec.models.fields import Duration, ShellCommand, StrictModel, Template, Text, TextOrList
 from keystone_action.system.command import Command, Completed
 
 _PORT = Template(later=("port",))

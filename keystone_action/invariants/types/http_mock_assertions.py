@@ -26,7 +26,7 @@ from keystone_action.invariants.check import Check, CheckContext, Outcome, broke
 from keystone_action.invariants.comparison import describe, equal, json_value, shown_value
 from keystone_action.invariants.operators import Operators, PatternTimeout, problem_with
 from keystone_action.spec.loading.diagnostics import nearest, slip_of
-from keystone_action.spec.models.base import ServiceName
+from keystone_action.spec.models.fields import ServiceName
 
 _SHOWN = 2_000
 _HEADS = ("request_count", "last_request", "requests[0]")

@@ -15,7 +15,7 @@ from keystone_action.files.globs import find_paths, is_set_aside
 from keystone_action.files.paths import PathMissing, PathProblem, display_path, display_paths, name_paths, read_inside
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
 from keystone_action.invariants.own_process import NotFinished, ask_program
-from keystone_action.spec.models.base import WorkspacePath
+from keystone_action.spec.models.fields import WorkspacePath
 
 PYTHON = frozenset({".py", ".pyw"})
 

@@ -16,8 +16,7 @@ from keystone_action.invariants.json_values import SIZE_LIMIT, Values, parse_str
 from keystone_action.invariants.judged_material import BadSource, InputFrom, NothingToJudge, NoTrace, gather_material
 from keystone_action.invariants.own_process import NotFinished, ask_program
 from keystone_action.spec.loading.diagnostics import slip_of
-from keystone_action.spec.models.base import AuthorPath, WorkspacePath
-from keystone_action.spec.models.shapes import TextOrMapping
+from keystone_action.spec.models.fields import AuthorPath, TextOrMapping, WorkspacePath
 
 _BESIDE = ("then", "else", "minContains", "maxContains", "contentSchema")
 """Keywords that others read."""

@@ -20,8 +20,7 @@ from keystone_action.invariants.judged_material import (
 from keystone_action.judge.base import JudgeCost, JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable
 from keystone_action.judge.models import is_alias, parse_model
 from keystone_action.judge.prompt import has_input
-from keystone_action.spec.models.base import AuthorPath, StrictModel, Template
-from keystone_action.spec.models.shapes import TextOrMapping
+from keystone_action.spec.models.fields import AuthorPath, StrictModel, Template, TextOrMapping
 
 _TOLERANCE = 1e-9
 

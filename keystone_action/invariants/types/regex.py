@@ -10,7 +10,7 @@ from pydantic import Field
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.invariants.judged_material import BadSource, InputFrom, NothingToJudge, NoTrace, gather_material
 from keystone_action.invariants.operators import PatternTimeout, search_pattern
-from keystone_action.spec.models.base import RegexPattern
+from keystone_action.spec.models.fields import RegexPattern
 
 
 class Regex(Check):

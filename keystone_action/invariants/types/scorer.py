@@ -10,8 +10,7 @@ from pydantic import Field
 from keystone_action.evidence.model import AgentRun
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask_scorer
-from keystone_action.spec.models.base import AuthorPath, PlainText
-from keystone_action.spec.models.shapes import text_like
+from keystone_action.spec.models.fields import AuthorPath, PlainText, text_like
 
 _Module = Annotated[str, text_like(r"^[A-Za-z_]\w*(\.[A-Za-z_]\w*)*$", "a module, such as pkg.scorers"), PlainText()]
 

@@ -17,8 +17,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
-from keystone_action.spec.models.base import PlainText
-from keystone_action.spec.models.shapes import text_like
+from keystone_action.spec.models.fields import PlainText, text_like
 
 EXTRA = "keystone-action[similarity]"
 _TOLERANCE = 1e-9

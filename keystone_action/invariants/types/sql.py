@@ -13,7 +13,7 @@ from keystone_action.evidence.model import Database, QueryFailed, QueryResult
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, with_notices
 from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, shown_value, text_of
 from keystone_action.invariants.operators import PatternTimeout, search_pattern
-from keystone_action.spec.models.base import RegexPattern, ServiceName
+from keystone_action.spec.models.fields import RegexPattern, ServiceName
 
 Bound = int | float | str
 _OPERATORS = ("equals", "not_equals", "gt", "gte", "lt", "lte", "contains", "matches", "rows")

@@ -27,8 +27,7 @@ from keystone_action.invariants.test_runs.pytest_run import PytestResults
 from keystone_action.invariants.test_runs.stand_ins import ModuleRule
 from keystone_action.sandbox.programs import sentence_on_missing
 from keystone_action.spec.globs import escape
-from keystone_action.spec.models.base import Duration, PlainText, ShellCommand
-from keystone_action.spec.models.shapes import text_like
+from keystone_action.spec.models.fields import Duration, PlainText, ShellCommand, text_like
 from keystone_action.system.command import Completed
 
 _PINNED = {"TZ": "UTC", "PYTHONHASHSEED": "0"}

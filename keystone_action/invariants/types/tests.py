@@ -45,8 +45,7 @@ from keystone_action.invariants.test_runs.recorded_runs import (
 )
 from keystone_action.invariants.test_runs.stand_ins import ModuleRule
 from keystone_action.sandbox.programs import sentence_on_missing, started_program
-from keystone_action.spec.models.base import Duration, ShellCommand, WorkspacePath
-from keystone_action.spec.models.shapes import TextOrList
+from keystone_action.spec.models.fields import Duration, ShellCommand, TextOrList, WorkspacePath
 from keystone_action.system.command import Command, Completed
 
 _NOT_FOUND = 127

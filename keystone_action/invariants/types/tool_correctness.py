@@ -16,7 +16,7 @@ from keystone_action.evidence.trace import TOOL_KINDS, ToolCall, Trace
 from keystone_action.invariants.agent_work import NonEmpty, ToolMatcher, shown_calls
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.spec.loading.diagnostics import nearest
-from keystone_action.spec.models.shapes import TextOrMapping
+from keystone_action.spec.models.fields import TextOrMapping
 
 _SHOWN = 20
 

@@ -23,7 +23,7 @@ from keystone_action.invariants.agent_work import (
 )
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped, with_notices
 from keystone_action.spec.loading.diagnostics import slip_of
-from keystone_action.spec.models.shapes import LIST, MAPPING
+from keystone_action.spec.models.fields import LIST, MAPPING
 
 _NUMBER, _SWITCH = "<number>", "<switch>"
 _Count = Annotated[int, Field(ge=0)]

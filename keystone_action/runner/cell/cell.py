@@ -69,8 +69,8 @@ from keystone_action.system.shortage import machine_shortage
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.files.snapshot import Change, Snapshot
-    from keystone_action.plan import Cell
     from keystone_action.runner.started_run import RunUnderWay
+    from keystone_action.spec.plan import Cell
 
 T = TypeVar("T")
 _CLEANUP_SECONDS = 20.0

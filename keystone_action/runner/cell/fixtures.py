@@ -23,10 +23,10 @@ from keystone_action.files.git import history as git_history
 from keystone_action.files.paths import PathProblem, make_directories_inside, read_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
 from keystone_action.invariants.own_process import NotFinished, ask_program
-from keystone_action.spec.models.fixtures import AnyFixture, DirectoryFixture, GitRepoFixture, SqlFixture
+from keystone_action.spec.models.task import AnyFixture, DirectoryFixture, GitRepoFixture, SqlFixture
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.run_rules import Stub
+    from keystone_action.spec.loading.loaded_spec import Stub
 
 CLONE_TIMEOUT = 600.0
 """Seconds for one clone; the cell's own limit holds besides."""

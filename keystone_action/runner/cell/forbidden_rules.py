@@ -31,7 +31,7 @@ from keystone_action.invariants.agent_work import texts_in
 from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.scoring.results import ForbiddenResult
 from keystone_action.spec.globs import text_pattern
-from keystone_action.spec.models.hosts import parse_allowed, parse_host
+from keystone_action.spec.models.policies import parse_allowed, parse_host
 
 if TYPE_CHECKING:
     from keystone_action.evidence.trace import ToolCall, Trace

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keystone_action.options.model import Options
     from keystone_action.runner.cell.running_cell import GradedCheck
     from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, TraceInfo
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
 
 

@@ -10,8 +10,8 @@ import anyio.to_thread
 
 from keystone_action import __version__
 from keystone_action.errors import HarnessError
-from keystone_action.plan import first_replica
 from keystone_action.spec.models.agents import PresetAgent
+from keystone_action.spec.plan import first_replica
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from keystone_action.gateway.recordings.request_key import Place
     from keystone_action.gateway.recordings.requests import Requests
     from keystone_action.gateway.relay import Source
-    from keystone_action.plan import Cell
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.models.gateway import Gateway
+    from keystone_action.spec.plan import Cell
 
 NOTHING_RECORDED = "the recording holds no request: no model answered the agent through the gateway"
 RECORD_ADVICE = "Record with `--gateway record`, where there is a key, and commit the folder."

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from keystone_action.gateway.cell import CellGateway
     from keystone_action.gateway.recordings.replay import Replay
     from keystone_action.network.proxy import EgressCell
-    from keystone_action.plan import Cell
     from keystone_action.runner.cell.leaked_secrets import SentToModels
     from keystone_action.runner.cell.recordings import CellRecording
     from keystone_action.runner.cell.shared_copies import FirstCopy
@@ -55,11 +54,12 @@ if TYPE_CHECKING:
     from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.service import Place
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.models.spec import Invariant, Spec
     from keystone_action.spec.models.task import Setup
+    from keystone_action.spec.plan import Cell
 
     # was an import of itself
 

@@ -52,7 +52,7 @@ from keystone_action.sandbox.programs import started_program
 from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.models.agents import PresetAgent
-from keystone_action.spec.models.base import ShellCommand
+from keystone_action.spec.models.fields import ShellCommand
 from keystone_action.spec.models.task import SetupFile
 from keystone_action.system.command import Command, CommandLimits, shown_command
 

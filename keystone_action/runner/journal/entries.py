@@ -33,7 +33,7 @@ from keystone_action.scoring.document import (
 )
 from keystone_action.scoring.results import CellResult, SandboxInfo
 from keystone_action.scoring.soundness import problem_of
-from keystone_action.spec.loading.diagnostics import show
+from keystone_action.spec.loading.diagnostics import show_value
 
 JOURNAL_FILE = "journal.jsonl"
 JOURNAL_LIMIT = 512 << 20
@@ -163,7 +163,7 @@ def _mapping(line: bytes) -> dict[str, Any]:
     document = json.loads(line)
     if isinstance(document, dict):
         return document
-    raise ValueError(f"expected a mapping, found {show(document)}")
+    raise ValueError(f"expected a mapping, found {show_value(document)}")
 
 
 def _not_a_line(path: Path, number: int, error: Exception) -> UsageError:

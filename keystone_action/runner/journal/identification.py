@@ -43,10 +43,10 @@ if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
     from keystone_action.engine.records import ImageRecord
     from keystone_action.options.model import Options
-    from keystone_action.plan import Cell, Plan
     from keystone_action.runner.engine import Facilities
     from keystone_action.runner.journal.journal import Journal
-    from keystone_action.spec.loading.loader import LoadedSpec
+    from keystone_action.spec.loading.loaded_spec import LoadedSpec
+    from keystone_action.spec.plan import Cell, Plan
 
 _ENGINE_SECONDS = 5
 

@@ -37,7 +37,7 @@ from keystone_action.runner.journal.identity import Identity
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
-    from keystone_action.plan import Cell
+    from keystone_action.spec.plan import Cell
 
 _CHUNK = 1 << 20
 

@@ -19,7 +19,6 @@ from keystone_action import __version__
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.copies import copy_entries
 from keystone_action.files.descent import open_plain
-from keystone_action.plan import digest_of
 from keystone_action.runner.assemble import baseline_notice
 from keystone_action.runner.journal.earlier_runs import RESULTS_FILE, beside_baseline
 from keystone_action.runner.journal.entries import (
@@ -43,6 +42,7 @@ from keystone_action.scoring.document import require_schema_version, run_from_do
 from keystone_action.scoring.results import RunResult
 from keystone_action.scoring.shards import ShardRun, merge
 from keystone_action.scoring.soundness import NO_BASELINE
+from keystone_action.spec.plan import digest_of
 from keystone_action.system.run_lock import new_run_id
 
 if TYPE_CHECKING:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
-    from keystone_action.plan import Plan
     from keystone_action.spec.models.spec import Spec
+    from keystone_action.spec.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
     from keystone_action.gateway.server import Gateways
     from keystone_action.options.model import Options
-    from keystone_action.plan import Cell
     from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.models.spec import Spec
+    from keystone_action.spec.plan import Cell
 
 
 class LazyGateways:

@@ -23,13 +23,13 @@ from keystone_action.services.http_mock.request import MockRequest, RawRequest
 from keystone_action.services.http_mock.responses import MockReply, ResponsePlan, json_reply, refusal
 from keystone_action.services.http_mock.server import HOST, SETTLE_SECONDS, MockServer
 from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
+from keystone_action.spec.globs import compile_path
 from keystone_action.spec.models.services import HttpMockService
-from keystone_action.spec.path_patterns import compile_path
 from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.spec.models.services import HttpMockService
-    from keystone_action.spec.models.services import Route as RouteModel
+    from keystone_action.spec.models.services import MockRoute as RouteModel
 
 
 class CompiledRoute:

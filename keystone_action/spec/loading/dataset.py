@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show
-from keystone_action.spec.loading.text_files import read_text
-from keystone_action.spec.loading.yaml_loader import Source, construct, parse
+from keystone_action.spec.loading.author_files import read_author_text
+from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show_value
+from keystone_action.spec.loading.loaded_spec import RECORD, Scenario, safe_id
+from keystone_action.spec.loading.yaml_loader import SourceText, build_data, parse_yaml
 from keystone_action.spec.models.experiment import Dataset
-from keystone_action.spec.scenarios import RECORD, Scenario, safe_id
 
 MAX_BYTES = 256 * 2**20
 MAX_PROBLEMS = 50
@@ -36,8 +36,8 @@ class _Row:
 
 def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
     """The scenarios of a dataset. Raises SpecError with every bad record, at its line."""
-    text = read_text(path, name, MAX_BYTES)
-    source = Source(name, text)
+    text = read_author_text(path, name, MAX_BYTES)
+    source = SourceText(name, text)
     problems: list[Diagnostic] = []
     scenarios: list[Scenario] = []
     first: dict[str, int] = {}
@@ -46,7 +46,7 @@ def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
         try:
             scenario = _scenario(row, number, source)
             if scenario.id in first:
-                message = f"the id {show(scenario.id)} is there twice"
+                message = f"the id {show_value(scenario.id)} is there twice"
                 raise _bad(source, row.line, message, f"the first is on line {first[scenario.id]}")
             first[scenario.id] = row.line
         except SpecError as error:
@@ -66,12 +66,12 @@ def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:
     return scenarios
 
 
-def _bad(source: Source, line: int, message: str, advice: str = "", **words: str) -> SpecError:
+def _bad(source: SourceText, line: int, message: str, advice: str = "", **words: str) -> SpecError:
     return SpecError([Diagnostic.at(source.position(line - 1, 0), message, help=advice, **words)])
 
 
-def _rows(path: Path, source: Source) -> Iterator[_Row]:
-    readers: dict[str, Callable[[Source], Iterator[_Row]]] = {
+def _rows(path: Path, source: SourceText) -> Iterator[_Row]:
+    readers: dict[str, Callable[[SourceText], Iterator[_Row]]] = {
         ".jsonl": _json_lines,
         ".ndjson": _json_lines,
         ".csv": _csv,
@@ -86,17 +86,17 @@ def _rows(path: Path, source: Source) -> Iterator[_Row]:
     return reader(source)
 
 
-def _json_lines(source: Source) -> Iterator[_Row]:
+def _json_lines(source: SourceText) -> Iterator[_Row]:
     # str.splitlines would break at U+2028, which JSON allows inside of texts.
     for number, line in enumerate(source.text.split("\n"), start=1):
         if line.strip():
             yield _Row(number, _parse_json(line, source, number))
 
 
-def _json(source: Source) -> Iterator[_Row]:
+def _json(source: SourceText) -> Iterator[_Row]:
     document = _parse_json(source.text, source, 1)
     if not isinstance(document, list):
-        raise _bad(source, 1, "the dataset", expected="a list of records", found=show(document))
+        raise _bad(source, 1, "the dataset", expected="a list of records", found=show_value(document))
     lines = _lines_of_items(source.text)
     for index, value in enumerate(document):
         yield _Row(lines[index] if index < len(lines) else 1, value)
@@ -118,7 +118,7 @@ def _lines_of_items(text: str) -> list[int]:
         _, position = decoder.raw_decode(text, position)
 
 
-def _parse_json(text: str, source: Source, line: int) -> Any:
+def _parse_json(text: str, source: SourceText, line: int) -> Any:
     value = _load_json(text, source, line)
     found = next((found for found in _HALVES.finditer(text) if found["half"]), None) if "\\" in text else None
     if found is not None:
@@ -129,7 +129,7 @@ def _parse_json(text: str, source: Source, line: int) -> Any:
     return value
 
 
-def _load_json(text: str, source: Source, line: int) -> Any:
+def _load_json(text: str, source: SourceText, line: int) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_integer)
     except json.JSONDecodeError as error:
@@ -145,7 +145,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(mapping) < len(pairs):
         seen: set[str] = set()
         twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {show(twice)} is there twice")
+        raise ValueError(f"the key {show_value(twice)} is there twice")
     return mapping
 
 
@@ -159,20 +159,20 @@ def _integer(text: str) -> int:
     return int(text)
 
 
-def _yaml(source: Source) -> Iterator[_Row]:
-    document = parse(source.text, source.name)
+def _yaml(source: SourceText) -> Iterator[_Row]:
+    document = parse_yaml(source.text, source.name)
     if document is None:
         return
-    data, problems = construct(document)
+    data, problems = build_data(document)
     if problems:
         raise SpecError(problems)
     if not isinstance(data, list):
-        raise _bad(source, 1, "the dataset", expected="a list of records", found=show(data))
+        raise _bad(source, 1, "the dataset", expected="a list of records", found=show_value(data))
     for index, value in enumerate(data):
         yield _Row(document.position((index,)).line, value)
 
 
-def _csv(source: Source) -> Iterator[_Row]:
+def _csv(source: SourceText) -> Iterator[_Row]:
     import csv
     import io
 
@@ -213,22 +213,22 @@ def _from_cells(cells: dict[str, str]) -> dict[str, Any]:
     return record
 
 
-def _scenario(row: _Row, number: int, source: Source) -> Scenario:
+def _scenario(row: _Row, number: int, source: SourceText) -> Scenario:
     record = row.value
     if not isinstance(record, dict):
-        raise _bad(source, row.line, "a record", expected="a mapping", found=show(record))
+        raise _bad(source, row.line, "a record", expected="a mapping", found=show_value(record))
     for key in record:
         if key not in RECORD:
             known = f"one of {', '.join(RECORD)}"
             advice = "further fields belong into metadata"
             words = {"expected": known, "suggestion": nearest(key, RECORD)}
-            raise _bad(source, row.line, f"unknown key {show(key)}", advice, **words)
+            raise _bad(source, row.line, f"unknown key {show_value(key)}", advice, **words)
     tags = record.get("tags") or []
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
-        raise _bad(source, row.line, "tags", expected="a list of texts", found=show(record["tags"]))
+        raise _bad(source, row.line, "tags", expected="a list of texts", found=show_value(record["tags"]))
     metadata = record.get("metadata") or {}
     if not isinstance(metadata, dict):
-        raise _bad(source, row.line, "metadata", expected="a mapping", found=show(metadata))
+        raise _bad(source, row.line, "metadata", expected="a mapping", found=show_value(metadata))
     identity = _identity(record.get("id"), row, number, source)
     full = {
         "id": str(record["id"]) if record.get("id") is not None else identity,
@@ -241,12 +241,12 @@ def _scenario(row: _Row, number: int, source: Source) -> Scenario:
     return Scenario(id=identity, record=full, tags=tuple(tags), where=where, fields=row.fields or tuple(record))
 
 
-def _identity(found: Any, row: _Row, number: int, source: Source) -> str:
+def _identity(found: Any, row: _Row, number: int, source: SourceText) -> str:
     if found is None:
         return f"record-{number}"
     if isinstance(found, float) and math.isfinite(found) and found.is_integer():
         found = int(found)
     identity = safe_id(str(found)) if isinstance(found, str | int) and not isinstance(found, bool) else ""
     if not identity:
-        raise _bad(source, row.line, "id", expected="a text with letters or digits", found=show(found))
+        raise _bad(source, row.line, "id", expected="a text with letters or digits", found=show_value(found))
     return identity

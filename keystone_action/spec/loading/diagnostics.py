@@ -30,7 +30,7 @@ _HIDDEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
+class SourcePosition:
     """A place in a file: line and column count from 1, in characters. source_line is the line's text."""
 
     path: str
@@ -57,7 +57,7 @@ class Diagnostic:
     @classmethod
     def at(
         cls,
-        position: Position,
+        position: SourcePosition,
         message: str,
         *,
         expected: str = "",
@@ -80,11 +80,11 @@ class Diagnostic:
         if self.suggestion:
             parts.append(f"did you mean '{self.suggestion}'?")
         text = ", ".join(parts)
-        return visible(f"{text}; {self.help}" if self.help else text)
+        return escape_controls(f"{text}; {self.help}" if self.help else text)
 
     def render(self) -> str:
         """The sentence after its place, the source line and a caret under the column."""
-        head = f"{visible(self.path)}:{self.line}:{self.column}: {self.sentence}"
+        head = f"{escape_controls(self.path)}:{self.line}:{self.column}: {self.sentence}"
         if not self.source_line.strip():
             return head
         line, offset = _window(self.source_line, self.column - 1)
@@ -96,10 +96,10 @@ class SpecError(UsageError):
 
     def __init__(self, diagnostics: Iterable[Diagnostic]) -> None:
         self.diagnostics = tuple(sorted(dict.fromkeys(diagnostics), key=lambda one: (one.path, one.line, one.column)))
-        show = [one.render() for one in self.diagnostics[:SHOWN_AT_MOST]]
+        show_value = [one.render() for one in self.diagnostics[:SHOWN_AT_MOST]]
         if len(self.diagnostics) > SHOWN_AT_MOST:
-            show.append(f"… and {len(self.diagnostics) - SHOWN_AT_MOST} more errors")
-        super().__init__("\n".join(show))
+            show_value.append(f"… and {len(self.diagnostics) - SHOWN_AT_MOST} more errors")
+        super().__init__("\n".join(show_value))
 
     @classmethod
     def join(cls, errors: Iterable[SpecError]) -> SpecError:
@@ -107,7 +107,7 @@ class SpecError(UsageError):
         return cls(one for error in errors for one in error.diagnostics)
 
 
-def visible(text: str) -> str:
+def escape_controls(text: str) -> str:
     """The text with control, ANSI and bidirectional characters made visible (`\\x1b`); tabs become a space."""
     return _HIDDEN.sub(_escape, text.translate(_TABS))
 
@@ -117,7 +117,7 @@ def _escape(match: re.Match[str]) -> str:
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
-def show(value: Any, limit: int = 60) -> str:
+def show_value(value: Any, limit: int = 60) -> str:
     """A value of the file as a message shows it: texts in quotes, long ones cut, kinds by the words of YAML."""
     if value is None:
         return "nothing"
@@ -125,7 +125,7 @@ def show(value: Any, limit: int = 60) -> str:
         return "true" if value else "false"
     if isinstance(value, str):
         text = value if len(value) <= limit else value[: limit - 1] + "…"
-        return f"'{visible(text)}'"
+        return f"'{escape_controls(text)}'"
     if isinstance(value, dict):
         return "a mapping"
     if isinstance(value, list | tuple):
@@ -186,10 +186,10 @@ def _window(line: str, column: int) -> tuple[str, int]:
     column = min(max(column, 0), len(line))
     start = 0 if len(line) <= _LINE_WIDTH else max(0, min(column - _LINE_WIDTH // 2, len(line) - _LINE_WIDTH))
     part = line[start : start + _LINE_WIDTH]
-    before = visible(line[start:column])
+    before = escape_controls(line[start:column])
     lead = "…" if start else ""
     tail = "…" if start + _LINE_WIDTH < len(line) else ""
-    return f"{lead}{visible(part)}{tail}", len(lead) + _cells(before)
+    return f"{lead}{escape_controls(part)}{tail}", len(lead) + _cells(before)
 
 
 def _cells(text: str) -> int:

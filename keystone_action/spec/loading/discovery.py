@@ -12,7 +12,7 @@ from keystone_action.spec.globs import Globs, has_wildcard
 from keystone_action.spec.walking import is_folder, walk
 
 if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Dialects
+    from keystone_action.spec.loading.spec_source import Dialects
 
 _NAMES = ("keystone.yaml", "keystone.yml")
 _SUFFIXES = (".keystone.yaml", ".keystone.yml")
@@ -62,7 +62,7 @@ def discover(
 def _expand(pattern: str, directory: Path, dialects: Dialects | None, *, tolerate_missing: bool) -> list[Path]:
     path = directory / pattern
     if path.is_dir():
-        return sorted(search(path, dialects))
+        return sorted(find_specs(path, dialects))
     if path.exists() or path.is_symlink():
         return [path]
     if any(character in pattern for character in "*?["):
@@ -72,7 +72,7 @@ def _expand(pattern: str, directory: Path, dialects: Dialects | None, *, tolerat
     raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path, pattern))
 
 
-def search(directory: Path, dialects: Dialects | None) -> Iterator[Path]:
+def find_specs(directory: Path, dialects: Dialects | None) -> Iterator[Path]:
     """The specs in a directory and those below it, in no order."""
     for folder, folders, files in walk(directory):
         skipped = _SKIPPED | _OF_RESULTS if set(files) >= _RESULTS else _SKIPPED

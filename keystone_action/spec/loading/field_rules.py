@@ -12,11 +12,11 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from keystone_action.spec.expressions import ExpressionError, Leaf, interpolate, names_used
-from keystone_action.spec.loading.author_directory import files_below
-from keystone_action.spec.loading.diagnostics import listing, nearest, show
+from keystone_action.spec.loading.author_files import files_below
+from keystone_action.spec.loading.diagnostics import listing, nearest, show_value
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
-from keystone_action.spec.models.base import (
+from keystone_action.spec.models.fields import (
     AuthorPath,
     InputSource,
     RegexPattern,
@@ -41,7 +41,6 @@ class FieldRules:
     root: FilePath
     author_files: dict[FilePath, None] = field(default_factory=dict)
     withheld: set[FilePath] = field(default_factory=set)
-    _read: set[str] = field(default_factory=set)
 
     @property
     def _has_expressions(self) -> bool:
@@ -117,16 +116,16 @@ class FieldRules:
             return f"an empty name of a {what}", relative
         roots = (self.root, *self.scope.rules.further_roots)
         if os.path.isabs(text) and not any(FilePath(text).is_relative_to(one) for one in roots[1:]):  # noqa: PTH117
-            return f"the path {show(text)} is absolute", f"name it {relative.removeprefix('paths are ')}"
+            return f"the path {show_value(text)} is absolute", f"name it {relative.removeprefix('paths are ')}"
         path = self.directory / text
         try:
             resolved = path.resolve(strict=True)
         except (FileNotFoundError, NotADirectoryError):
-            return f"there is no {what} {show(text)}", _nearby(path) or relative
+            return f"there is no {what} {show_value(text)}", _nearby(path) or relative
         except (OSError, RuntimeError) as error:
-            return f"{show(text)} can't be read: {getattr(error, 'strerror', None) or 'links in a circle'}", ""
+            return f"{show_value(text)} can't be read: {getattr(error, 'strerror', None) or 'links in a circle'}", ""
         if not any(resolved.is_relative_to(one) for one in roots):
-            return f"the path {show(text)} leaves {self.root}", "nothing outside it is read"
+            return f"the path {show_value(text)} leaves {self.root}", "nothing outside it is read"
         return _readable(resolved, text, marker)
 
     def _pattern(self, leaf: Leaf) -> Iterator[Problem]:
@@ -134,7 +133,7 @@ class FieldRules:
             return
         problem = _compile_pattern(leaf.value)
         if problem:
-            yield Problem(leaf.path, f"{show(leaf.value)} is no regular expression: {problem}")
+            yield Problem(leaf.path, f"{show_value(leaf.value)} is no regular expression: {problem}")
 
     def _service(self, leaf: Leaf, name: str, marker: ServiceName) -> Iterator[Problem]:
         if "{{" in name:
@@ -144,7 +143,7 @@ class FieldRules:
             expected = f"one of {listing(known)}" if known else ""
             advice = "" if known else "this spec has no services"
             if "services" not in self.scope.damaged or known:
-                message = f"there is no service {show(name)}"
+                message = f"there is no service {show_value(name)}"
                 yield Problem(leaf.path, message, expected=expected, suggestion=nearest(name, known), help=advice)
             return
         service = next((one for one in self.scope.spec.services if one.name == name), None)
@@ -164,7 +163,9 @@ class FieldRules:
             words = [*marker.fixed, "file:<path>", "<service>.<field>"]
             close = nearest(leaf.value, marker.fixed)
             expected = f"one of {listing(words)}"
-            yield Problem(leaf.path, "nothing to look at", found=show(leaf.value), expected=expected, suggestion=close)
+            yield Problem(
+                leaf.path, "nothing to look at", found=show_value(leaf.value), expected=expected, suggestion=close
+            )
         else:
             yield from self._service(leaf, text, inner)
 
@@ -187,9 +188,9 @@ def _workspace_path(leaf: Leaf, text: str) -> Iterator[Problem]:
     if not text or "\0" in text:
         yield Problem(leaf.path, "an empty path", expected="a path in the workspace")
     elif text.startswith("/"):
-        yield Problem(leaf.path, f"the path {show(text)} is absolute", expected="one relative to the workspace")
+        yield Problem(leaf.path, f"the path {show_value(text)} is absolute", expected="one relative to the workspace")
     elif ".." in re.split(r"[/\\]", text):
-        yield Problem(leaf.path, f"'..' in {show(text)}", expected="a path that stays in the workspace")
+        yield Problem(leaf.path, f"'..' in {show_value(text)}", expected="a path that stays in the workspace")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -208,18 +209,18 @@ def _compile_pattern(pattern: str) -> str:
 def _readable(path: FilePath, text: str, marker: AuthorPath) -> FilePath | tuple[str, str]:
     is_directory = path.is_dir()
     if marker.kind == "file" and is_directory:
-        return f"{show(text)} is a directory", "name a file"
+        return f"{show_value(text)} is a directory", "name a file"
     if marker.kind == "directory" and not is_directory:
-        return f"{show(text)} is no directory", "name a directory"
+        return f"{show_value(text)} is no directory", "name a directory"
     if not is_directory and not path.is_file():
-        return f"{show(text)} is no regular file", "devices, sockets and FIFOs are not read"
+        return f"{show_value(text)} is no regular file", "devices, sockets and FIFOs are not read"
     if not os.access(path, os.R_OK | (os.X_OK if is_directory else 0)):
-        return f"{show(text)} can't be read", "check its permissions"
+        return f"{show_value(text)} can't be read", "check its permissions"
     if is_directory and marker.withheld:
         try:
             files_below(path)
         except ValueError as problem:
-            return f"{show(text)} {problem}", "all its files are read before the agent runs"
+            return f"{show_value(text)} {problem}", "all its files are read before the agent runs"
     return path
 
 

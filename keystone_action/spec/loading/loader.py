@@ -1,115 +1,212 @@
 """A spec file → everything that the rest of the house needs to know of it, or every error in it.
 
 loaded = load(Path("evals/keystone.yaml"), check_types)
+
+What can still be checked in a spec with errors: the data without the entries that are wrong.
+
+So that a misspelt key does not hide a missing file or an unknown name elsewhere: all errors of a file at once.
+
+The `check:` of an invariant, read by its own type. The types come from outside: this room knows none.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
+from pydantic_core import PydanticCustomError
 
 from keystone_action.errors import UsageError
 from keystone_action.spec.expressions import Leaf, leaves
-from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError, listing
-from keystone_action.spec.loading.entrypoints import check_entrypoint
-from keystone_action.spec.loading.extends import Merged, read_merged
+from keystone_action.spec.loading.author_files import is_file
+from keystone_action.spec.loading.diagnostics import Diagnostic, SourcePosition, SpecError, listing, nearest, show_value
 from keystone_action.spec.loading.field_rules import FieldRules
+from keystone_action.spec.loading.loaded_spec import (
+    LoadedSpec,
+    RunRules,
+    Scenario,
+    enclosing_root,
+    inline_scenarios,
+    only_scenario,
+)
 from keystone_action.spec.loading.names import Scope, check_text, parameters_used
-from keystone_action.spec.loading.problems import Problem, translate
-from keystone_action.spec.loading.repair import Repaired, repair, whole
-from keystone_action.spec.loading.rules import check_rules, find_unsupported, service_names_of
-from keystone_action.spec.loading.run_rules import RunRules
-from keystone_action.spec.loading.text_files import is_file
-from keystone_action.spec.loading.translation import TranslationSource
+from keystone_action.spec.loading.problems import Problem, translate_errors
+from keystone_action.spec.loading.rules import check_entrypoint, check_rules, find_unsupported, service_names_of
+from keystone_action.spec.loading.spec_source import (
+    Clone,
+    Dialects,
+    Merged,
+    Translation,
+    TranslationSource,
+    read_merged,
+    refuse_foreign_file,
+)
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.base import CheckModel
-from keystone_action.spec.models.checks import CheckReader
-from keystone_action.spec.models.gateway import Gateway
+from keystone_action.spec.models.fields import CheckModel
 from keystone_action.spec.models.spec import Spec
 from keystone_action.spec.models.task import PromptFile
-from keystone_action.spec.scenarios import Scenario, inline_scenarios, only_scenario
 
-if TYPE_CHECKING:
-    from keystone_action.spec.loading.translation import Clone, Dialects, Translation
-
-_KEYS_SHOWN = 8
-_MOST_LOOKS = 8
-"""At a spec from which what is wrong was taken: each look takes something more."""
+_LISTS = frozenset({"services", "fixtures", "secrets", "scenarios"})
+_STAND_INS: dict[str, Any] = {
+    "version": 1,
+    "id": "unnamed",
+    "task": {"prompt": "unknown"},
+    "agent": {"type": "none"},
+}
 
 
 @dataclass(frozen=True)
-class LoadedSpec(RunRules):
-    """A spec that can be run, with the rules by which it is.
+class Repaired:
+    """data: what is left. kept: for each list, the original index of each entry. damaged: sections that lost something
+    other than unknown keys; stand_ins: sections whose content is not the author's."""
 
-    directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines:
-    invariant, or `forbidden.RULE` → line of its name in the file (for one that a base brings: of `extends`).
-    author_files: every existing file and directory that the spec names, resolved. withheld: those that the agent
-    may not see, the spec and its bases among them. scenarios: at least one. parameter_names: declared by matrix,
-    include or a scenario, or used by an expression.
-    prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. library: modules
-    that Python code in a sandbox finds after all others, as a zip archive; empty where there are none.
-    checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
-    they do; None = `directory`. code_warnings: those of the warnings that are about the files of `agent.dir`.
-    changed_recordings: names of files in `recordings` that are not what they are at the base commit.
-    recordings_uncompared: why that is not known, where it should be; empty otherwise.
-    """
+    data: dict[str, Any]
+    kept: dict[str, list[int]]
+    damaged: frozenset[str]
+    stand_ins: frozenset[str]
 
-    spec: Spec
-    path: Path
-    directory: Path
-    sha256: str
-    warnings: tuple[Diagnostic, ...]
-    lines: Mapping[str, int]
-    author_files: tuple[Path, ...]
-    withheld: frozenset[Path]
-    scenarios: tuple[Scenario, ...]
-    parameter_names: frozenset[str]
-    prompt: str
-    prompt_is_literal: bool
-    library: Callable[[], bytes] = bytes
-    checkout_directory: Path | None = None
-    code_warnings: tuple[Diagnostic, ...] = ()
-    changed_recordings: frozenset[str] = frozenset()
-    recordings_uncompared: str = ""
-
-    @property
-    def recordings(self) -> str:
-        """The folder of its cells' recordings, relative to `directory` (to read them) or `code_directory` (to write
-        them), there or not."""
-        gateway = self.spec.gateway
-        named = gateway.recordings if isinstance(gateway, Gateway) else None
-        return named or f"recordings/{self.spec.id}"
-
-    @property
-    def code_directory(self) -> Path:
-        """What `workspace` and `agent.dir` are relative to."""
-        return self.checkout_directory or self.directory
-
-    def code_path(self, text: str) -> Path:
-        """The folder that `workspace` or `agent.dir` names. Raises UsageError when it is none of the checkout's: a
-        spec of another commit was checked where everything was in order."""
-        if self.checkout_directory is None:
-            return self.directory / text
-        # The folder that the spec was in may not be there any more.
-        path = Path(os.path.normpath(self.checkout_directory / text))
-        if not path.is_dir() or not path.resolve().is_relative_to(enclosing_root(self.checkout_directory)):
-            raise UsageError(
-                f"{self.path}: {text!r} of the spec, which comes from the base commit, is no folder of this checkout",
-                help="workspace and agent.dir are taken from the checkout, also with spec-from: base",
-            )
+    def original(self, path: KeyPath) -> KeyPath:
+        """A path in the repaired data as a path in the file."""
+        if len(path) > 1 and path[0] in self.kept and isinstance(path[1], int):
+            return (path[0], self.kept[str(path[0])][path[1]], *path[2:])
         return path
 
-    @property
-    def warning_sentences(self) -> tuple[str, ...]:
-        """The warnings with their place, on one line each."""
-        return tuple(f"{one.path}:{one.line}:{one.column}: {one.sentence}" for one in self.warnings)
+
+def unrepaired(data: dict[str, Any]) -> Repaired:
+    """The data as they are."""
+    return Repaired(data, {}, frozenset(), frozenset())
+
+
+def repair(before: Repaired, unknown_keys: Iterable[KeyPath], wrong: Iterable[KeyPath]) -> Repaired:
+    """The data without these keys and without the entries that these paths lead into."""
+    result: dict[str, Any] = dict(before.data)
+    damaged: set[str] = set()
+    for path in unknown_keys:
+        result = _without(result, path)
+    units = {_unit(path) for path in wrong if path}
+    kept: dict[str, list[int]] = {}
+    for section in sorted({str(unit[0]) for unit in units}):
+        damaged.add(section)
+        _drop(result, section, {unit for unit in units if unit[0] == section}, kept)
+    stand_ins = {name for name in _STAND_INS if name not in result}
+    result.update({name: _STAND_INS[name] for name in stand_ins})
+    if not isinstance(result.get("invariants"), dict) or not result["invariants"]:
+        result["invariants"] = {"unnamed": {"check": CheckModel(type="unknown")}}
+        stand_ins.add("invariants")
+    indices = {
+        section: [before.kept[section][index] for index in own] if section in before.kept else own
+        for section, own in kept.items()
+    }
+    return Repaired(
+        result, {**before.kept, **indices}, before.damaged | damaged | stand_ins, before.stand_ins | stand_ins
+    )
+
+
+def _unit(path: KeyPath) -> KeyPath:
+    """What is dropped for an error at a path: the entry of a list or of `invariants`, else the whole section."""
+    if len(path) > 1 and (path[0] in _LISTS or path[0] == "invariants"):
+        return path[:2]
+    return path[:1]
+
+
+def _drop(result: dict[str, Any], section: str, units: set[KeyPath], kept: dict[str, list[int]]) -> None:
+    before = result.get(section)
+    entries = {unit[1] for unit in units if len(unit) > 1}
+    if (section,) in units or not isinstance(before, list | dict):
+        result.pop(section, None)
+    elif isinstance(before, list):
+        kept[section] = [index for index in range(len(before)) if index not in entries]
+        result[section] = [before[index] for index in kept[section]]
+    else:
+        result[section] = {name: value for name, value in before.items() if name not in entries}
+
+
+def _without(data: Any, path: KeyPath) -> Any:
+    """A copy of the data without one key; what is not on the way to it is shared."""
+    if not path:
+        return data
+    step, rest = path[0], path[1:]
+    if isinstance(data, dict) and step in data:
+        if not rest:
+            return {key: value for key, value in data.items() if key != step}
+        return {**data, step: _without(data[step], rest)}
+    if isinstance(data, list) and isinstance(step, int) and step < len(data) and rest:
+        return [*data[:step], _without(data[step], rest), *data[step + 1 :]]
+    return data
+
+
+@dataclass
+class CheckReader:
+    """Turns mappings into checks. renamed: by the identity of a mapping, the author's key for each of our own names,
+    where an alias was upgraded (`upgraded` keeps those mappings alive)."""
+
+    types: Mapping[str, type[CheckModel]]
+    found: dict[str, type[CheckModel]] = field(default_factory=dict)
+    renamed: dict[int, dict[str, str]] = field(default_factory=dict)
+    upgraded: list[Any] = field(default_factory=list)
+
+    def __call__(self, document: Any) -> CheckModel:
+        """Raises PydanticCustomError or ValidationError, as validators do."""
+        if not isinstance(document, dict):
+            raise _error("check", expected="a mapping with a type", found=True)
+        name = document.get("type")
+        if not isinstance(name, str):
+            if "type" in document:
+                raise _error("type", expected="the name of a check type", found=True, at="type", value=name)
+            raise _error("the key 'type' is missing", expected=f"one of {listing(self.types)}")
+        model = self._model(name)
+        try:
+            upgraded = model.upgrade(dict(document))
+            if upgraded.keys() != document.keys():
+                self._remember(document, upgraded)
+            return model.model_validate(upgraded, by_alias=True, by_name=False)
+        except (ValidationError, PydanticCustomError):
+            raise
+        except Exception as error:
+            # A check type may be anybody's; what it can't read is reported at its place, like all else.
+            reason = f"{type(error).__name__}: {error}"
+            raise _error(f"check type {show_value(name)} can't read this check: {reason}") from error
+
+    def _model(self, name: str) -> type[CheckModel]:
+        if name in self.found:
+            return self.found[name]
+        if name not in self.types:
+            known = list(self.types)
+            close = nearest(name, known)
+            expected = f"one of {listing(known)}"
+            raise _error(f"unknown check type {show_value(name)}", expected=expected, suggestion=close, at="type")
+        try:
+            self.found[name] = self.types[name]
+        except UsageError as error:
+            raise _error(error.message, help=error.help, at="type") from None
+        return self.found[name]
+
+    def _remember(self, document: dict[str, Any], upgraded: dict[str, Any]) -> None:
+        names = {
+            new: old
+            for new, value in upgraded.items()
+            if new not in document
+            for old, written in document.items()
+            if written is value and old not in upgraded
+        }
+        self.renamed[id(document)] = names
+        self.upgraded.append(document)
+
+
+def _error(message: str, *, found: bool = False, value: Any = None, **context: str) -> PydanticCustomError:
+    words: dict[str, Any] = {"message": message, **context}
+    if found:
+        words["found"] = show_value(value)
+    return PydanticCustomError("check_type", "{message}", words)
+
+
+_MOST_LOOKS = 8
+"""At a spec from which what is wrong was taken: each look takes something more."""
 
 
 def load(
@@ -140,32 +237,10 @@ def load(
         if translation is not None:
             merged = translation.applied_to(merged)
         else:
-            _refuse_foreign_file(merged)
+            refuse_foreign_file(merged)
         loading = _Loading(path, directory, root, merged, reader, frozenset(given_parameters), translation)
         found = loading.run()
         return found if dialects is None else replace(found, library=dialects.library)
-
-
-def _refuse_foreign_file(merged: Merged) -> None:
-    """Raises SpecError with one error for a file of something else: five missing keys, and unknown ones beside them,
-    would say less."""
-    required = [name for name, field in Spec.model_fields.items() if field.is_required()]
-    if merged.problems or not isinstance(merged.data, dict):
-        return  # what else is wrong may have hidden what the file is
-    if not set(merged.data).isdisjoint((*required, "extends")):
-        return
-    place = merged.document.place_of(merged.document.node)
-    keys = listing(str(key) for key in list(merged.data)[:_KEYS_SHOWN])
-    raise SpecError(
-        [
-            Diagnostic.at(
-                place,
-                f"this is not a Keystone spec: it has none of {listing(required)}",
-                found=f"the keys {keys}" if keys else "an empty mapping",
-                help="specs, Touchstone cases and AgenticAssure suites are read; `keystone init` writes a first spec",
-            )
-        ]
-    )
 
 
 @contextmanager
@@ -180,16 +255,6 @@ def _without_collector() -> Iterator[None]:
         yield
     finally:
         gc.enable()
-
-
-def enclosing_root(directory: Path) -> Path:
-    """The directory that no path of a spec may leave: the repository around it; without one, our own working
-    directory when the spec is below it, else the spec's directory."""
-    for candidate in (directory, *directory.parents):
-        if (candidate / ".git").exists():
-            return candidate
-    here = Path.cwd().resolve()
-    return here if directory.is_relative_to(here) else directory
 
 
 class _Loading:
@@ -237,12 +302,12 @@ class _Loading:
     def _valid_spec(self) -> tuple[Spec | None, Repaired]:
         """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at
         again, as often as something new is found: rules about several fields hold for those that are right alone."""
-        repaired = whole(self.merged.data)
+        repaired = unrepaired(self.merged.data)
         for _ in range(_MOST_LOOKS):
             try:
                 return self._validate(repaired.data), repaired
             except ValidationError as error:
-                problems = translate(error, repaired.data, self.reader.found, self.reader.renamed)
+                problems = translate_errors(error, repaired.data, self.reader.found, self.reader.renamed)
             self._report(_in_file(problems, repaired))
             unknown = [one.path for one in problems if one.unknown_key]
             wrong = [one.path for one in problems if one.path not in unknown]
@@ -289,13 +354,13 @@ class _Loading:
         prompt = spec.task.prompt
         if not isinstance(prompt, PromptFile):
             return prompt
-        from keystone_action.spec.loading.text_files import read_text
+        from keystone_action.spec.loading.author_files import read_author_text
 
         path = self.directory / prompt.file
         if not is_file(path) or not path.resolve().is_relative_to(self.root):
             return ""
         try:
-            text = read_text(path, str(self.path.parent / prompt.file))
+            text = read_author_text(path, str(self.path.parent / prompt.file))
         except SpecError as error:
             self.diagnostics += error.diagnostics
             return ""
@@ -353,7 +418,7 @@ class _Loading:
             help=problem.help,
         )
 
-    def _position(self, problem: Problem) -> Position:
+    def _position(self, problem: Problem) -> SourcePosition:
         path = self._as_written(problem.path)
         return self.merged.document.position(path, key=problem.on_key, offset=problem.offset)
 

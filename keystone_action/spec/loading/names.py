@@ -9,13 +9,11 @@ from typing import Any
 from keystone_action.spec.expressions import ExpressionError, Leaf, Reference, references
 from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.loading.diagnostics import listing, nearest
-from keystone_action.spec.loading.model_places import item_of
-from keystone_action.spec.loading.problems import Problem
-from keystone_action.spec.loading.run_rules import RunRules
-from keystone_action.spec.models.base import PlainText, ServiceName, ShellCommand, Template
+from keystone_action.spec.loading.loaded_spec import RECORD, RunRules, Scenario
+from keystone_action.spec.loading.problems import Problem, item_of
+from keystone_action.spec.models.fields import PlainText, ServiceName, ShellCommand, Template
 from keystone_action.spec.models.services import Service
 from keystone_action.spec.models.spec import Spec
-from keystone_action.spec.scenarios import RECORD, Scenario
 
 CELL = ("id", "replica", "seed")
 TASK = ("prompt", "system")

@@ -1,22 +1,141 @@
-"""What is wrong at a path of the data, before it has a place in a file; and pydantic's errors in our words."""
+"""What is wrong at a path of the data, before it has a place in a file; and pydantic's errors in our words.
+
+Which models the parts of a file are read as, and where in it a key belongs.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from keystone_action.spec.expressions import fields_of
-from keystone_action.spec.loading.diagnostics import listing, nearest, show
-from keystone_action.spec.loading.model_places import item_of, model_at, places_of
+from keystone_action.spec.loading.diagnostics import listing, nearest, show_value
 from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AGENT_TYPES
-from keystone_action.spec.models.fixtures import FIXTURE_TYPES
+from keystone_action.spec.models.fields import words_of_pattern
 from keystone_action.spec.models.services import SERVICE_TYPES
-from keystone_action.spec.models.shapes import words_of_pattern
 from keystone_action.spec.models.spec import Spec
+from keystone_action.spec.models.task import FIXTURE_TYPES
+
+_SHOWN_PLACES = 3
+
+
+def places_of(key: str, path: KeyPath, data: Any, check_types: Mapping[str, type[BaseModel]]) -> list[str]:
+    """Where a key belongs that the mapping at a path has and must not have: `under `agent``, `at the top level`.
+
+    Looked at are the mappings around that one, and those directly below it and beside it; where none of these has the
+    key, the entries of lists and of mappings with free names there. Empty when none has it, or more than three: then it
+    is a name that says little, such as `type`.
+    """
+    found, in_entries = [], []
+    for depth in range(len(path), -1, -1):
+        around = path[:depth]
+        models = _models_at(around, data, check_types)
+        if depth < len(path) and any(key in _keys(model) for model in models):
+            beside = path[depth]
+            found.append(f"one level up, beside `{beside}`" if depth else f"at the top level, beside `{beside}`")
+        if depth < len(path) - 1:
+            continue  # what is below a distant mapping is too far away to be meant
+        for name in dict.fromkeys(name for model in models for name in _keys(model)):
+            below: KeyPath = (*around, name)
+            if below != path and _has(key, below, data, check_types):
+                found.append(f"under `{name}`")
+            elif below != path[:-1] and any(_has(key, (*below, step), data, check_types) for step in ("", 0)):
+                in_entries.append(f"in an entry of `{name}`")
+    places = found or in_entries
+    return places if len(places) <= _SHOWN_PLACES else []
+
+
+def _has(key: str, path: KeyPath, data: Any, check_types: Mapping[str, type[BaseModel]]) -> bool:
+    return any(key in _keys(model) for model in _models_at(path, data, check_types))
+
+
+def _models_at(path: KeyPath, data: Any, check_types: Mapping[str, type[BaseModel]]) -> list[type[BaseModel]]:
+    """The models that a mapping at a place can be read as; none for lists and for mappings with free names."""
+    annotations: list[Any] = [Spec]
+    for step in path:
+        annotations = [
+            inner for one in annotations for member, _ in _members(one) if (inner := _step(member, step)) is not None
+        ]
+        following = item_of(data, step)
+        data = following[0] if following is not None else None
+        if step == "check":
+            named = check_types.get(str(data.get("type"))) if isinstance(data, dict) else None
+            annotations = list(check_types.values()) if named is None else [named]
+    return [member for one in annotations for member, _ in _members(one) if _is_model(member)]
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [key for _, key, _ in _infos(model)]
+
+
+def model_at(root: type[BaseModel], path: KeyPath, data: Any, types_of: Mapping[str, type[BaseModel]]) -> Any:
+    """The model that a mapping at a place of the file is read as, or None when that can't be told.
+
+    path: a location of a validation error, tags of unions (`<command>`) included. types_of: check types by name.
+    """
+    annotation: Any = root
+    for step in path:
+        candidates = list(_members(annotation))
+        if isinstance(step, str) and step.startswith("<"):
+            annotation = next((one for one, tags in candidates if step in tags), None)
+            continue
+        annotation = next((inner for one, _ in candidates if (inner := _step(one, step)) is not None), None)
+        following = item_of(data, step)
+        data = following[0] if following is not None else None
+        if step == "check" and isinstance(data, dict):
+            annotation = types_of.get(str(data.get("type")), annotation)
+        if annotation is None:
+            return None
+    return next((one for one, _ in _members(annotation) if _is_model(one)), None)
+
+
+def _members(annotation: Any, tags: tuple[str, ...] = ()) -> Iterator[tuple[Any, tuple[str, ...]]]:
+    """Every bare annotation in a union, with its tags."""
+    if hasattr(annotation, "__metadata__"):
+        own = tuple(one.tag for one in annotation.__metadata__ if hasattr(one, "tag"))
+        yield from _members(annotation.__origin__, tags + own)
+    elif isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        for member in typing.get_args(annotation):
+            yield from _members(member, tags)
+    elif isinstance(annotation, FieldInfo):
+        own = tuple(one.tag for one in annotation.metadata if hasattr(one, "tag"))
+        yield from _members(annotation.annotation, tags + own)
+    else:
+        yield annotation, tags
+
+
+def _step(annotation: Any, step: str | int) -> Any:
+    if _is_model(annotation):
+        return next((info for _, key, info in _infos(annotation) if key == step), None)
+    arguments = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin is list and isinstance(step, int):
+        return arguments[0]
+    return arguments[1] if origin is dict and len(arguments) == 2 else None
+
+
+def _infos(model: type[BaseModel]) -> Iterator[tuple[str, str, FieldInfo]]:
+    for name, info in model.model_fields.items():
+        yield name, info.alias or name, info
+
+
+def item_of(data: Any, step: str | int) -> tuple[Any] | None:
+    """What is below a mapping or list at a step, in a tuple of one; None where there is nothing."""
+    if isinstance(data, Mapping):
+        return (data[step],) if step in data else None
+    return (data[step],) if isinstance(data, list) and isinstance(step, int) and step < len(data) else None
+
+
+def _is_model(annotation: Any) -> bool:
+    return isinstance(annotation, type) and issubclass(annotation, BaseModel)
+
 
 _KINDS = {
     "string_type": "a text",
@@ -84,7 +203,7 @@ class _Located:
     member: str = ""
 
 
-def translate(
+def translate_errors(
     error: ValidationError, data: Any, check_types: Mapping[str, type[BaseModel]], renamed: Mapping[int, dict[str, str]]
 ) -> list[Problem]:
     """Every error of a validation as a problem at its path in `data`. renamed: see `CheckReader`."""
@@ -138,7 +257,7 @@ def _unknown_key(
         return not_yet(path, ".".join(map(str, path)), _NOT_YET_KEYS[path], on_key=True)
     key = str(path[-1]) if path else ""
     known = sorted(one for _, one, _, _ in fields_of(model)) if model is not None else []
-    problem = Problem(path, f"unknown key {show(key)}", expected=_one_of(known), on_key=True, unknown_key=True)
+    problem = Problem(path, f"unknown key {show_value(key)}", expected=_one_of(known), on_key=True, unknown_key=True)
     if places := places_of(key, path[:-1], data, check_types):
         return replace(problem, help=f"`{key}` belongs {' or '.join(places)}")
     return replace(problem, suggestion=nearest(key, known))
@@ -159,10 +278,10 @@ def _explain(error: Any, path: KeyPath) -> Problem:
     name = _name_of(path)
     if kind in _KINDS:
         form = _FORMS.get(name, "") if isinstance(value, list) else ""
-        return Problem(path, name, expected=_KINDS[kind], found=show(value), help=form or _quote_it(kind, value))
+        return Problem(path, name, expected=_KINDS[kind], found=show_value(value), help=form or _quote_it(kind, value))
     if kind in _BOUNDS:
         key, words = _BOUNDS[kind]
-        return Problem(path, name, expected=words.format(context.get(key)), found=show(value))
+        return Problem(path, name, expected=words.format(context.get(key)), found=show_value(value))
     special = _SPECIAL.get(kind)
     if special is not None:
         return special(path, value, context)
@@ -182,7 +301,7 @@ def _ours(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:
         path + below,
         str(context.get("message") or _name_of(path)),
         expected=str(context.get("expected", "")),
-        found=show(value) if "found" in context else "",
+        found=show_value(value) if "found" in context else "",
         suggestion=str(context.get("suggestion", "")),
         help=str(context.get("help", "")),
     )
@@ -192,11 +311,13 @@ def _literal(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:
     expected = str(context.get("expected", ""))
     words = [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
     suggestion = nearest(value, words) if isinstance(value, str) else ""
-    return Problem(path, _name_of(path), expected=expected.replace("'", ""), found=show(value), suggestion=suggestion)
+    return Problem(
+        path, _name_of(path), expected=expected.replace("'", ""), found=show_value(value), suggestion=suggestion
+    )
 
 
 def _pattern(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:
-    return Problem(path, _name_of(path), expected=words_of_pattern(str(context["pattern"])), found=show(value))
+    return Problem(path, _name_of(path), expected=words_of_pattern(str(context["pattern"])), found=show_value(value))
 
 
 def _too_short(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
@@ -209,7 +330,7 @@ def _empty_text(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Proble
 
 def _no_member(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem:  # noqa: ARG001
     if not isinstance(value, dict):
-        return Problem(path, _name_of(path), expected="a mapping", found=show(value))
+        return Problem(path, _name_of(path), expected="a mapping", found=show_value(value))
     known = _TYPES_OF.get(str(path[0]) if path else "", ())
     if "type" not in value:
         return Problem(path, "the key 'type' is missing", expected=_one_of(known), on_key=True)
@@ -219,7 +340,7 @@ def _no_member(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem
         return not_yet((*path, "type"), f"the agent type '{found}'", advice)
     suggestion = nearest(found, known) if isinstance(found, str) else ""
     message = f"unknown type of {_singular(path)}"
-    return Problem((*path, "type"), message, expected=_one_of(known), found=show(found), suggestion=suggestion)
+    return Problem((*path, "type"), message, expected=_one_of(known), found=show_value(found), suggestion=suggestion)
 
 
 _SPECIAL: dict[str, Callable[[KeyPath, Any, Mapping[str, Any]], Problem]] = {

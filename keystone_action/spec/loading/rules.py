@@ -1,25 +1,31 @@
 """Rules of a spec that need more than one field (spec.md 5.1 and 5.2), and what of the format this version refuses; all
-are exit 2 before anything runs."""
+are exit 2 before anything runs.
+
+Whether a module has what an entrypoint names, as far as its text alone tells: an agent's code is never imported
+here, and not parsed either.
+"""
 
 from __future__ import annotations
 
+import itertools
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from keystone_action.spec.expressions import leaves
-from keystone_action.spec.loading.diagnostics import nearest, show, slip_of
+from keystone_action.spec.loading.diagnostics import nearest, show_value, slip_of
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent
+from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent, PythonAgent
 from keystone_action.spec.models.experiment import AtLeast
-from keystone_action.spec.models.fixtures import SecretEntry, SqlFixture
 from keystone_action.spec.models.gateway import Gateway
-from keystone_action.spec.models.hosts import parse_allowed
-from keystone_action.spec.models.services import OWN_NAMES, HttpMockService, MockResponse, Route, ServerBase
-from keystone_action.spec.models.task import SetupFile
+from keystone_action.spec.models.policies import parse_allowed
+from keystone_action.spec.models.services import OWN_NAMES, HttpMockService, MockResponse, MockRoute, ServerBase
+from keystone_action.spec.models.task import SecretEntry, SetupFile, SqlFixture
 
 EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
     AgentOutput: {"file": "file", "json_from": "json"},
@@ -63,7 +69,7 @@ def _alternatives(scope: Scope) -> Iterator[Problem]:
                 yield from _route(route, ("services", index, "routes", number))
 
 
-def _route(route: Route, path: KeyPath) -> Iterator[Problem]:
+def _route(route: MockRoute, path: KeyPath) -> Iterator[Problem]:
     yield from _choose(route, path)
     for index, response in enumerate(route.sequence):
         yield from _choose(response, (*path, "sequence", index))
@@ -92,7 +98,7 @@ def _unique(names: Iterable[tuple[KeyPath, str]], what: str, key: Callable[[str]
         if earlier is None:
             seen[key(name)] = name
         else:
-            twice = f"the {what} {show(name)} is there twice"
+            twice = f"the {what} {show_value(name)} is there twice"
             yield Problem(path, twice if earlier == name else f"the {what}s '{earlier}' and '{name}' are too alike")
 
 
@@ -101,7 +107,7 @@ def _service_names(scope: Scope) -> Iterator[Problem]:
     for path, name in names:
         if name in OWN_NAMES:
             advice = "give it another name; in a container this one means the container itself"
-            yield Problem(path, f"a service called {show(name)} can't be reached", help=advice)
+            yield Problem(path, f"a service called {show_value(name)} can't be reached", help=advice)
     # Both would be KEYSTONE_SERVICE_A_B_URL.
     yield from _unique(names, "service", lambda name: name.replace("-", "_"))
 
@@ -149,7 +155,7 @@ def _aggregation(scope: Scope) -> Iterator[Problem]:
     rule, replicas = scope.spec.scoring.replica_aggregation, scope.spec.parallelism.replicas
     if isinstance(rule, AtLeast) and rule.at_least > replicas and "parallelism" not in scope.damaged:
         path = ("scoring", "replica_aggregation", "at_least")
-        yield Problem(path, f"at_least is above the {replicas} replicas", found=show(rule.at_least))
+        yield Problem(path, f"at_least is above the {replicas} replicas", found=show_value(rule.at_least))
 
 
 def _matrix(scope: Scope) -> Iterator[Problem]:
@@ -184,7 +190,7 @@ def _task(scope: Scope) -> Iterator[Problem]:
     for index, name in enumerate(task.files):
         if ".." in name.split("/"):
             advice = "files keep their relative path in the workspace, which this one would leave"
-            yield Problem(("task", "files", index), f"'..' in {show(name)}", help=advice)
+            yield Problem(("task", "files", index), f"'..' in {show_value(name)}", help=advice)
 
 
 def _recordings_problem(folder: str | None) -> str:
@@ -192,8 +198,8 @@ def _recordings_problem(folder: str | None) -> str:
         return ""
     parts = folder.split("/")
     if folder.startswith("/") or ".." in parts or set(parts) <= {"", "."}:
-        return f"{show(folder)} is no folder below the spec's"
-    return f"an expression in {show(folder)}: a change could not be compared with it" if "{{" in folder else ""
+        return f"{show_value(folder)} is no folder below the spec's"
+    return f"an expression in {show_value(folder)}: a change could not be compared with it" if "{{" in folder else ""
 
 
 def _gateway(scope: Scope) -> Iterator[Problem]:
@@ -215,7 +221,7 @@ def _gateway(scope: Scope) -> Iterator[Problem]:
         yield Problem(("gateway",), f"forbidden.{name} needs the gateway", help=advice, on_key=True)
 
 
-def _forbidden(scope: Scope) -> Iterator[Problem]:
+def _forbidden_rules(scope: Scope) -> Iterator[Problem]:
     spec = scope.spec
     if spec.forbidden.http_except is not None:
         yield from _http_except(scope, spec.forbidden.http_except)
@@ -241,7 +247,7 @@ def _http_except(scope: Scope, names: Sequence[str]) -> Iterator[Problem]:
             yield Problem(path, f"http_except[{index}]: {error}")
             continue
         if _HOST_MARKS.isdisjoint(name) and name != "localhost":
-            message = f"{show(name)} is neither a service nor a host"
+            message = f"{show_value(name)} is neither a service nor a host"
             yield Problem(path, message, suggestion=nearest(name, sorted(scope.service_names)))
 
 
@@ -255,7 +261,7 @@ _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _matrix,
     _task,
     _gateway,
-    _forbidden,
+    _forbidden_rules,
 )
 
 
@@ -288,3 +294,58 @@ def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:
     for name in _ONLY_IN_CONTAINERS:
         if getattr(service, name):
             yield not_yet((*path, name), f"'{name}' of an embedded server", "leave it out", on_key=True)
+
+
+_SOURCE_BYTES = 1 << 20
+_NAMES = 1000
+_MADE_AS_IT_RUNS = re.compile(
+    rb"import\s*\(?\s*\*|\b(?:__getattr__|__dict__|globals|locals|vars|setattr|exec|eval|modules)\b"
+)
+"""What can give a module names that don't stand in it."""
+_DEFINED = re.compile(
+    r"^(?:class|def|async def|from .* import|import .* as)[ \t]+(\w{1,100})|^(\w{1,100})[ \t]*(?::[^=\n]*)?=",
+    re.MULTILINE,
+)
+
+
+def module_file(folder: Path, module: str) -> Path | None:
+    """The file of a module that a folder on the search path gives: a module's own, or a package's."""
+    place = folder.joinpath(*module.split("."))
+    candidates = place.with_name(f"{place.name}.py"), place / "__init__.py"
+    return next((file for file in candidates if file.is_file()), None)
+
+
+def names_instead(file: Path, name: str) -> tuple[str, ...] | None:
+    """The names that a module's file defines, when `name` is none of them; None when it is, or may be, or the file
+    defines nothing: one that can't be imported is for a run to tell."""
+    name = name.partition(".")[0]
+    beside = file.parent / name, file.parent / f"{name}.py"
+    if not name.isascii() or any(one.exists() for one in beside):
+        return None
+    try:
+        if file.stat().st_size > _SOURCE_BYTES:
+            return None
+        source = file.read_bytes()
+    except OSError:
+        return None
+    if re.search(rb"\b%s\b" % name.encode(), source) or _MADE_AS_IT_RUNS.search(source):
+        return None
+    found = itertools.islice(_DEFINED.finditer(source.decode("utf-8", "replace")), _NAMES)
+    return tuple(dict.fromkeys(match[1] or match[2] for match in found)) or None
+
+
+def check_entrypoint(scope: Scope, directory: Path, root: Path) -> Iterator[Problem]:
+    """What a `python` agent's entrypoint names and its module has not: a warning, since the module is part of what is
+    put to the test, and an agent that can't be called has failed (spec.md 5.1). directory: the spec's; root: what no
+    path may leave."""
+    agent = scope.spec.agent
+    if not isinstance(agent, PythonAgent) or "{{" in agent.dir:
+        return
+    module, _, name = agent.entrypoint.partition(":")
+    file = module_file(directory / agent.dir, module)
+    if file is None or not file.resolve().is_relative_to(root):
+        return
+    others = names_instead(file, name)
+    if others is not None:
+        message = f"there is no {show_value(name)} in {file.relative_to(directory / agent.dir)}"
+        yield Problem(("agent", "entrypoint"), message, suggestion=nearest(name, others))

@@ -18,7 +18,7 @@ import yaml
 from yaml._yaml import CParser
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from keystone_action.spec.loading.diagnostics import Diagnostic, Position, SpecError, show
+from keystone_action.spec.loading.diagnostics import Diagnostic, SourcePosition, SpecError, show_value
 
 MAX_DEPTH = 100
 """Nested collections. libyaml and Python would overflow the stack long before memory runs out."""
@@ -67,7 +67,7 @@ class Unrepresentable(ValueError):  # noqa: N818 - an outcome: the caller knows 
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceText:
     """A file's name, as messages show it, and its text."""
 
     name: str
@@ -77,13 +77,13 @@ class Source:
     def lines(self) -> list[str]:
         return _BREAK.split(self.text)
 
-    def position(self, line: int, column: int) -> Position:
+    def position(self, line: int, column: int) -> SourcePosition:
         """By line and column counted from 0, as the parser has them; kept within the text."""
         line = min(max(line, 0), len(self.lines) - 1)
         text = self.lines[line]
-        return Position(self.name, line + 1, min(max(column, 0), len(text)) + 1, text)
+        return SourcePosition(self.name, line + 1, min(max(column, 0), len(text)) + 1, text)
 
-    def position_at(self, index: int) -> Position:
+    def position_at(self, index: int) -> SourcePosition:
         """By the index of a character."""
         before = _BREAK.split(self.text[:index])
         return self.position(len(before) - 1, len(before[-1]))
@@ -94,10 +94,10 @@ class Document:
     """The tree of one file, or of several that `extends` merged; nodes know the file they come from."""
 
     node: Node
-    sources: dict[str, Source]
+    sources: dict[str, SourceText]
     _pairs: dict[int, dict[str, tuple[Node, Node]]] = field(default_factory=dict, repr=False)
 
-    def position(self, path: Sequence[str | int], *, key: bool = False, offset: int = 0) -> Position:
+    def position(self, path: Sequence[str | int], *, key: bool = False, offset: int = 0) -> SourcePosition:
         """Where the value at a path stands (or its key). A step that leads nowhere ends at the last place that
         exists. offset: characters into a text, as far as it is written as it reads (plain or quoted, on one line)."""
         place: Node = self.node
@@ -115,12 +115,12 @@ class Document:
     def _child(self, node: Node | None, step: str | int) -> tuple[Node | None, Node] | None:
         """As `child`, but quick for the many that ask for a place in a large mapping."""
         if not isinstance(node, MappingNode):
-            return child(node, step)
+            return child_of(node, step)
         if id(node) not in self._pairs:
             self._pairs[id(node)] = {key.value: (key, value) for key, value in reversed(node.value) if _is_text(key)}
         return self._pairs[id(node)].get(str(step))
 
-    def _within(self, node: ScalarNode, offset: int) -> Position:
+    def _within(self, node: ScalarNode, offset: int) -> SourcePosition:
         """The place of a character of a text: found by the text around it, since quotes and folding move it."""
         at = self.place_of(node)
         lines = self.sources[node.start_mark.name].lines[node.start_mark.line : node.end_mark.line + 1]
@@ -135,13 +135,13 @@ class Document:
                 column = line.find(following, column + 1)
         return at
 
-    def place_of(self, node: Node) -> Position:
+    def place_of(self, node: Node) -> SourcePosition:
         """Where a node begins."""
         mark = node.start_mark
         return self.sources[mark.name].position(mark.line, mark.column)
 
 
-def child(node: Node | None, step: str | int) -> tuple[Node | None, Node] | None:
+def child_of(node: Node | None, step: str | int) -> tuple[Node | None, Node] | None:
     """The key's node (None in lists) and the value's node, or None where there is no such child."""
     if isinstance(node, MappingNode):
         return next(((key, value) for key, value in node.value if key.value == step), None)
@@ -171,9 +171,9 @@ def resolve_plain(text: str) -> Any:
     return float(text) if _FLOAT.fullmatch(text) else text
 
 
-def parse(text: str, name: str) -> Document | None:
+def parse_yaml(text: str, name: str) -> Document | None:
     """The tree of a text; None when it holds nothing. Raises SpecError with the first error of syntax."""
-    source = Source(name, text)
+    source = SourceText(name, text)
     try:
         node = _Parser(_NamedText(source)).get_single_node()
     except _TooDeep as error:
@@ -188,7 +188,7 @@ def parse(text: str, name: str) -> Document | None:
     return None if node is None else Document(node, {name: source})
 
 
-def construct(document: Document) -> tuple[Any, list[Diagnostic]]:
+def build_data(document: Document) -> tuple[Any, list[Diagnostic]]:
     """The data of a tree and every error in it. Raises SpecError for what can't be expanded."""
     builder = _Builder(document)
     return builder.build(document.node), builder.problems
@@ -221,7 +221,7 @@ class _Hooks:
 class _NamedText:
     """A text with a `name`, which is how a parser learns what to write into its marks."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: SourceText) -> None:
         self.name = source.name
         self._rest: str = source.text
 
@@ -235,7 +235,7 @@ class _Parser(_Hooks, CParser):
     """libyaml's, with our hooks first."""
 
 
-def _syntax_error(error: yaml.MarkedYAMLError, source: Source) -> Diagnostic:
+def _syntax_error(error: yaml.MarkedYAMLError, source: SourceText) -> Diagnostic:
     mark = error.problem_mark or error.context_mark
     at = source.position(mark.line, mark.column) if mark else source.position(0, 0)
     problem = str(error.problem or error.context or "unreadable")
@@ -289,7 +289,9 @@ class _Builder:
                 continue
             if key in first:
                 line = first[key].start_mark.line + 1
-                self._problem(key_node, f"the key {show(key)} is there twice", help_text=f"the first is on line {line}")
+                self._problem(
+                    key_node, f"the key {show_value(key)} is there twice", help_text=f"the first is on line {line}"
+                )
                 continue
             first[key] = key_node
             yield key, self.build(value_node)
@@ -308,7 +310,9 @@ class _Builder:
         value = self._scalar(node)
         if isinstance(value, str):
             return value
-        self._problem(node, "a key that is no text", found=show(value), help_text=f'write "{node.value}" in quotes')
+        self._problem(
+            node, "a key that is no text", found=show_value(value), help_text=f'write "{node.value}" in quotes'
+        )
         return None
 
     def _scalar(self, node: ScalarNode) -> Any:
@@ -331,7 +335,7 @@ class _Builder:
         if word not in _SCALAR_TAGS or node.tag == word:
             self._bad_tag(node)
         elif not isinstance(value, _SCALAR_TAGS[word]) or (isinstance(value, bool) and word != "bool"):
-            self._problem(node, f"the tag !!{word} on {show(node.value)}", help_text="remove the tag")
+            self._problem(node, f"the tag !!{word} on {show_value(node.value)}", help_text="remove the tag")
         return float(value) if word == "float" and isinstance(value, int) else value
 
     def _add(self, count: int, node: Node) -> None:

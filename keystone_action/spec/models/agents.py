@@ -6,16 +6,19 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
-from keystone_action.spec.models.base import (
+from keystone_action.spec.models.fields import (
     AuthorPath,
     Duration,
     PlainText,
     ShellCommand,
     StrictModel,
     Text,
+    TextOrList,
+    TextOrMapping,
     WorkspacePath,
+    by_type,
+    text_like,
 )
-from keystone_action.spec.models.shapes import TextOrList, TextOrMapping, by_type, text_like
 
 
 class AgentOutput(StrictModel):

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from keystone_action.spec.models.base import AuthorPath, PlainText, StrictModel
-from keystone_action.spec.models.shapes import TextOrMapping, text_like
+from keystone_action.spec.models.fields import AuthorPath, PlainText, StrictModel, TextOrMapping, text_like
 
 ParameterName = Annotated[
     str, text_like(r"^[A-Za-z_][A-Za-z0-9_-]*$", "letters, digits, '_' and '-', a letter first"), PlainText()

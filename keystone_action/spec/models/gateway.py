@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from keystone_action.spec.models.base import PlainText, RegexPattern, StrictModel
-from keystone_action.spec.models.shapes import TextOrMapping, text_like
+from keystone_action.spec.models.fields import PlainText, RegexPattern, StrictModel, TextOrMapping, text_like
 
 ModelApi = Literal["anthropic", "openai", "gemini"]
 MODEL_APIS: tuple[ModelApi, ...] = ("anthropic", "openai", "gemini")

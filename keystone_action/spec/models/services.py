@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, Discriminator, Field, Tag
 from pydantic_core import PydanticCustomError
 
-from keystone_action.spec.models.base import (
+from keystone_action.spec.globs import compile_path
+from keystone_action.spec.models.fields import (
     AuthorPath,
     Duration,
     PlainText,
@@ -16,10 +17,11 @@ from keystone_action.spec.models.base import (
     StrictModel,
     Template,
     Text,
+    TextOrList,
     WorkspacePath,
+    by_type,
+    text_like,
 )
-from keystone_action.spec.models.shapes import TextOrList, by_type, text_like
-from keystone_action.spec.path_patterns import compile_path
 
 Name = Annotated[
     str,
@@ -261,7 +263,7 @@ def _readable_path(text: str) -> str:
     return text
 
 
-class Route(MockResponse):
+class MockRoute(MockResponse):
     """One route of a mock. A request is answered by the first route that matches it and is not used up."""
 
     method: str | None = None
@@ -313,7 +315,7 @@ class HttpMockService(ServiceBase):
 
     Example: `503`
     """
-    routes: list[Route] = Field(default_factory=list)
+    routes: list[MockRoute] = Field(default_factory=list)
     """The routes, in the order in which they are tried.
 
     Example: `[{method: GET, path: "/orders/{id}", json: {state: paid}}]`

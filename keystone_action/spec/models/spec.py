@@ -13,20 +13,20 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
 from keystone_action.spec.models.agents import Agent, AgentBase, PresetAgent
-from keystone_action.spec.models.base import (
+from keystone_action.spec.models.experiment import Dataset, Parallelism, Parameters, Scoring
+from keystone_action.spec.models.fields import (
     AuthorPath,
     CheckModel,
     Duration,
     PlainText,
     StrictModel,
+    TextOrMapping,
+    text_like,
 )
-from keystone_action.spec.models.experiment import Dataset, Parallelism, Parameters, Scoring
-from keystone_action.spec.models.fixtures import Fixture, Secret
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.policies import Audit, Determinism, Egress, Forbidden, Network, Resources
 from keystone_action.spec.models.services import ImageName, Service
-from keystone_action.spec.models.shapes import TextOrMapping, text_like
-from keystone_action.spec.models.task import Setup, Task
+from keystone_action.spec.models.task import Fixture, Secret, Setup, Task
 
 Id = Annotated[
     str,

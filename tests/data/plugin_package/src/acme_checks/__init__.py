@@ -8,7 +8,7 @@ from pydantic import Field
 
 from keystone_action.files.paths import PathProblem, read_inside
 from keystone_action.invariants.check import Check, CheckContext, Outcome, failed, passed
-from keystone_action.spec.models.base import WorkspacePath
+from keystone_action.spec.models.fields import WorkspacePath
 
 
 class WordCount(Check):

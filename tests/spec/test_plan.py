@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.plan import Selection, digest_of, make_cell_id, matrix_combinations, plan, shard_of
 from keystone_action.spec.loading.loader import load
+from keystone_action.spec.plan import Selection, cells_digest, make_cell_id, matrix_combinations, plan, shard_of
 
 HEAD = """\
 version: 1
@@ -162,7 +162,7 @@ def test_shards_are_a_partition(loaded, shards):
 def test_every_shard_knows_the_whole_plan(loaded):
     specs = [loaded("parallelism: {replicas: 5}\n"), loaded(spec_id="other")]
     whole = plan(specs, Selection(params={}))
-    assert whole.digest == digest_of(cell.id for cell in whole.cells)
+    assert whole.digest == cells_digest(cell.id for cell in whole.cells)
     assert whole.specs == {spec.spec.id: spec.sha256 for spec in specs}
     for index in range(1, 10):
         shard = plan(specs, Selection(params={}, shard=(index, 9)))

@@ -3,15 +3,21 @@
 A marker in a field's annotation is all that the rest of the house needs to know about it: the loader checks
 paths, patterns and service names at the field's line, withholding collects the author's files, and the sandbox
 looks up the first word of commands. A check type of a third party gets all of it by annotating its fields.
+
+Unions of a spec, told apart by what was written: a text, a list or a mapping, or by the mapping's `type`.
+
+pydantic would otherwise try every member and report the failures of all; so only the one that was meant is reported.
+Tags are in angle brackets, so that no tag is ever taken for a key of the file.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeVar, Union
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?")
@@ -141,7 +147,7 @@ def _unreadable(kind: str, value: Any, expected: str) -> PydanticCustomError:
     return PydanticCustomError(kind, "expected {expected}", {"expected": expected, "found": repr(value)})
 
 
-def text_of(value: Any) -> Any:
+def scalar_text(value: Any) -> Any:
     """The text of an integer or a boolean, where only text makes sense (`env: {PORT: 8080}`); all else unchanged."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -160,7 +166,7 @@ Size = Annotated[
     WithJsonSchema({"type": ["string", "integer"], "pattern": f"^\\s*{_SIZE_TEXT}\\s*$", "exclusiveMinimum": 0}),
 ]
 """Bytes."""
-Text = Annotated[str, BeforeValidator(text_of), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
+Text = Annotated[str, BeforeValidator(scalar_text), WithJsonSchema({"type": ["string", "integer", "boolean"]})]
 """A text that may be written as an integer or a boolean."""
 
 
@@ -182,3 +188,73 @@ class CheckModel(StrictModel):
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
         """The mapping under `check:` with the names of an alias replaced by this type's own. Must not drop keys."""
         return document
+
+
+_WORDS: dict[str, str] = {}
+
+
+def text_like(pattern: str, words: str, **constraints: Any) -> Any:
+    """A `Field` for texts of a pattern; `words` is what a message says was expected."""
+    _WORDS[pattern] = words
+    return Field(pattern=pattern, **constraints)
+
+
+def words_of_pattern(pattern: str) -> str:
+    """What a pattern asks for, in words; the pattern itself when it has none."""
+    return _WORDS.get(pattern, f"a text that matches {pattern}")
+
+
+First = TypeVar("First")
+Second = TypeVar("Second")
+
+TEXT, LIST, MAPPING = "<text>", "<list>", "<mapping>"
+
+
+def text_or_list(value: Any) -> str:
+    """For unions without a mapping: a mapping is reported as no text."""
+    return LIST if isinstance(value, list | tuple) else TEXT
+
+
+def text_or_mapping(value: Any) -> str:
+    """For unions without a list: a list is reported as no text."""
+    return MAPPING if isinstance(value, dict | BaseModel) else TEXT
+
+
+def by_type(
+    types: tuple[str, ...], *, merge: Mapping[str, str] | None = None, default: str | None = None
+) -> Callable[[Any], str | None]:
+    """The member of a union by `type`: `<name>`. merge maps types that share a member; default is the type of a
+    mapping that names none. None (no member) for anything else."""
+    members = {name: f"<{(merge or {}).get(name, name)}>" for name in types}
+
+    def member(value: Any) -> str | None:
+        found = value.get("type", default) if isinstance(value, dict) else getattr(value, "type", None)
+        return members.get(found) if isinstance(found, str) else None
+
+    return member
+
+
+if TYPE_CHECKING:
+    TextOrList = Union[First, Second]  # noqa: UP007 - a generic alias
+    TextOrMapping = Union[First, Second]  # noqa: UP007
+else:
+
+    class TextOrList:
+        """`TextOrList[str, list[str]]`: which of the two, by what was written."""
+
+        def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
+            text, items = members
+            return Annotated[
+                Union[Annotated[text, Tag(TEXT)], Annotated[items, Tag(LIST)]],  # noqa: UP007
+                Discriminator(text_or_list),
+            ]
+
+    class TextOrMapping:
+        """`TextOrMapping[str, SomeModel]`: which of the two, by what was written."""
+
+        def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
+            text, mapping = members
+            return Annotated[
+                Union[Annotated[text, Tag(TEXT)], Annotated[mapping, Tag(MAPPING)]],  # noqa: UP007
+                Discriminator(text_or_mapping),
+            ]

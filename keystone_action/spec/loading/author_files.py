@@ -1,4 +1,7 @@
-"""Reading the author's text files: bounded, UTF-8, and without characters that could deceive a reader."""
+"""Reading the author's text files: bounded, UTF-8, and without characters that could deceive a reader.
+
+The files of an author's directory that is read whole before the agent runs (`expect_dir`, hidden tests).
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import stat
 from pathlib import Path
 
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
-from keystone_action.spec.loading.yaml_loader import Source
+from keystone_action.spec.loading.yaml_loader import SourceText
+from keystone_action.spec.walking import walk
 
 MAX_BYTES = 10 * 2**20
 """Largest spec file. Nothing of a larger one is read."""
@@ -93,7 +97,7 @@ def pointer_error(name: str) -> SpecError:
     return _whole_file(name, f"this is {POINTER}", POINTER_ADVICE)
 
 
-def decode(content: bytes, name: str) -> str:
+def decode_text(content: bytes, name: str) -> str:
     """UTF-8 with or without a byte order mark. Raises SpecError at the place of the first bad byte or character, and
     for a pointer of Git LFS."""
     if is_pointer(content):
@@ -107,22 +111,22 @@ def decode(content: bytes, name: str) -> str:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
         before = error.object[: error.start].decode("utf-8", "replace")
-        source = Source(name, error.object.decode("utf-8", "replace"))
+        source = SourceText(name, error.object.decode("utf-8", "replace"))
         byte = error.object[error.start]
         at = source.position_at(len(before))
         raise SpecError([Diagnostic.at(at, f"the byte 0x{byte:02x} is not UTF-8", help="save it as UTF-8")]) from None
     found = _UNPRINTABLE.search(text)
     if found is not None:
         code = ord(found[0])
-        at = Source(name, text).position_at(found.start())
+        at = SourceText(name, text).position_at(found.start())
         message = f"the control character U+{code:04X}"
         raise SpecError([Diagnostic.at(at, message, help='remove it, or write it as "\\x1b" in double quotes')])
     return text
 
 
-def read_text(path: Path, name: str, limit: int = MAX_BYTES) -> str:
+def read_author_text(path: Path, name: str, limit: int = MAX_BYTES) -> str:
     """The text of a file. Raises SpecError."""
-    return decode(read_bytes(path, name, limit), name)
+    return decode_text(read_bytes(path, name, limit), name)
 
 
 def _too_large(name: str, size: int, limit: int) -> SpecError:
@@ -132,3 +136,60 @@ def _too_large(name: str, size: int, limit: int) -> SpecError:
 
 def _whole_file(name: str, message: str, advice: str) -> SpecError:
     return SpecError([Diagnostic(name, 1, 1, message, help=advice)])
+
+
+MAX_DIRECTORY_FILES = 10_000
+MAX_DIRECTORY_BYTES = 256 << 20
+"""Of one directory, all its files together: they are kept in memory while the run lasts."""
+
+
+def files_below(directory: Path) -> tuple[str, ...]:
+    """The paths of its files, sorted, relative and with `/`; a link to a file inside counts as that file.
+
+    Raises ValueError with a sentence without its subject for what must not be read (a link that leads out or nowhere,
+    a FIFO, a file that is closed to us), for more than is kept, and for a directory without any file.
+    """
+    root = directory.resolve()
+    found: list[str] = []
+    size = 0
+    for folder, folders, names in walk(root, _raise_unlisted):
+        for name in (*folders, *names):
+            path = Path(folder) / name
+            if name in folders and not path.is_symlink():
+                continue
+            relative = path.relative_to(root).as_posix()
+            size += _size(root, path, relative)
+            found.append(relative)
+            if len(found) > MAX_DIRECTORY_FILES or size > MAX_DIRECTORY_BYTES:
+                raise ValueError(f"holds more than {MAX_DIRECTORY_FILES:,} files or {MAX_DIRECTORY_BYTES:,} bytes")
+    if not found:
+        raise ValueError("has no files in it")
+    return tuple(sorted(found))
+
+
+def read_below(directory: Path) -> dict[str, bytes]:
+    """The bytes of each file of `files_below`. Raises as it does."""
+    try:
+        return {name: (directory / name).read_bytes() for name in files_below(directory)}
+    except OSError as error:
+        raise ValueError(f"can't be read: {error.strerror}") from error
+
+
+def _size(root: Path, path: Path, relative: str) -> int:
+    try:
+        real = path.resolve(strict=True)
+        status = real.stat()
+    except (OSError, RuntimeError):
+        raise ValueError(f"holds {relative!r}, a link that leads nowhere") from None
+    if not real.is_relative_to(root):
+        raise ValueError(f"holds {relative!r}, a link that leads out of it")
+    if not stat.S_ISREG(status.st_mode):
+        kind = "a link to a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        raise ValueError(f"holds {relative!r}, {kind}")
+    if not os.access(real, os.R_OK):
+        raise ValueError(f"holds {relative!r}, which can't be read")
+    return status.st_size
+
+
+def _raise_unlisted(error: OSError) -> None:
+    raise ValueError(f"can't be listed: {error.strerror}") from error

@@ -16,9 +16,8 @@ from typing import Any
 from keystone_action.errors import UsageError
 from keystone_action.spec.globs import text_pattern
 from keystone_action.spec.loading.diagnostics import nearest
-from keystone_action.spec.loading.loader import LoadedSpec
+from keystone_action.spec.loading.loaded_spec import LoadedSpec, Scenario
 from keystone_action.spec.models.agents import AgentBase
-from keystone_action.spec.scenarios import Scenario
 
 _NAMED = 5
 """Cells that a sentence names."""
@@ -68,7 +67,7 @@ class FailedCells:
         filters = [word.removeprefix("filter ") for word in self.chosen if word.startswith("filter ")]
         earlier = Selection(params={}, tags=tuple(tags), filter=filters[0] if filters else None)
         ids = [cell.id for cell in cells if _is_chosen(cell, earlier)]
-        if digest_of(ids) == self.digest:
+        if cells_digest(ids) == self.digest:
             ids = [name for name in ids if shard_of(name, self.shard[1]) == self.shard[0]]
         return [*self.failed, *(name for name in ids if name not in self.passed and name not in self.failed)]
 
@@ -130,7 +129,7 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
         cells=tuple(cells[place] for place in positions),
         positions=positions,
         total=len(cells),
-        digest=digest_of(cell.id for cell in cells),
+        digest=cells_digest(cell.id for cell in cells),
         specs={cell.loaded.spec.id: cell.loaded.sha256 for cell in cells},
         notices=tuple(notices),
     )
@@ -163,7 +162,7 @@ def _advice(gone: Sequence[str], known: Collection[str], failed: FailedCells) ->
     return "; that run had more replicas: give --replicas as it did" if more else ""
 
 
-def digest_of(cell_ids: Iterable[str]) -> str:
+def cells_digest(cell_ids: Iterable[str]) -> str:
     """SHA-256 in hexadecimal of ids, one a line: equal for equal cells in equal order."""
     return hashlib.sha256("".join(f"{cell_id}\n" for cell_id in cell_ids).encode("utf-8", "surrogatepass")).hexdigest()
 
