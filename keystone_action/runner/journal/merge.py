@@ -42,7 +42,7 @@ from keystone_action.scoring.document import require_schema_version, run_from_do
 from keystone_action.scoring.results import RunResult
 from keystone_action.scoring.shards import ShardRun, merge
 from keystone_action.scoring.soundness import NO_BASELINE
-from keystone_action.spec.plan import digest_of
+from keystone_action.spec.plan import cells_digest
 from keystone_action.system.run_lock import new_run_id
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def merge_shards(options: Options) -> Ran:
     folders = find_shard_folders([here / place for place in options.jobs.results])
     read = [read_shard(folder) for folder in folders]
     shards = [ShardRun(_show_folder(folder, here), run) for folder, (run, _) in zip(folders, read, strict=True)]
-    run = merge(shards, version=__version__, digest_of=digest_of)
+    run = merge(shards, version=__version__, digest_of=cells_digest)
     identity = _identity(shards, [recorded for _, recorded in read])
     _refuse_other_rules(run, options)
     run = replace(run, run_id=options.caller.run_id or new_run_id())
