@@ -234,8 +234,8 @@ async def _serve_provider() -> None:
 
 
 async def _serve_gateway(behind: str) -> None:
-    from keystone_action.gateway.application import Settings
-    from keystone_action.gateway.ledger import Ledger, Limits
+    from keystone_action.gateway.application import GatewaySettings
+    from keystone_action.gateway.ledger import BudgetLimits, Ledger
     from keystone_action.gateway.server import Gateways
     from keystone_action.gateway.upstreams import Upstream
 
@@ -244,7 +244,7 @@ async def _serve_gateway(behind: str) -> None:
     opened = []
     for _ in range(CELLS):
         upstream = Upstream("openai", "openai", base, "sk-real-bench-key")
-        settings = Settings(KEY, {"openai": upstream}, Ledger(Limits(max_cost_usd=1_000)))
+        settings = GatewaySettings(KEY, {"openai": upstream}, Ledger(BudgetLimits(max_cost_usd=1_000)))
         opened.append(await gateways.open(settings))
     print(json.dumps([f"http://127.0.0.1:{one.port}/openai/v1/chat/completions" for one in opened]), flush=True)
     await asyncio.Event().wait()

@@ -15,8 +15,7 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
-from keystone_action.agents.base import AgentCall, require_found, run_to_end
-from keystone_action.agents.output import record_run, with_document, with_output
+from keystone_action.agents.program import AgentCall, record_run, require_found, run_to_end, with_document, with_output
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun

@@ -1,15 +1,30 @@
-"""What an agent is to the life of a cell: started in the sandbox with its environment, recorded however it ends."""
+"""What an agent is to the life of a cell: started in the sandbox with its environment, recorded however it ends.
+
+Agents of a preset: the program is started by data, and led to the cell's gateway.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from keystone_action.agents.base import AgentCall, run_program
-from keystone_action.agents.output import STDOUT
+import anyio.to_thread
+
+from keystone_action.agents.presets.preset import LATEST, Preset, load_preset, with_preset
+from keystone_action.agents.program import STDOUT, AgentCall, run_program
+from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.sandbox.programs import sentence_on_hidden, started_program, ways_to_show
 from keystone_action.sandbox.protocol import Sandbox
 from keystone_action.spec.models.agents import AgentBase, CliAgent, CommandAgent, NoneAgent, PresetAgent, PythonAgent
+from keystone_action.system.command import Command
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from keystone_action.sandbox.protocol import Sandbox
+    from keystone_action.spec.models.agents import PresetAgent
 
 _NOT_RUN = (126, 127)
 """What a shell ends with when it could not run a program, or found none."""
@@ -36,8 +51,6 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
 
         return await run_python(agent, sandbox, task)
     if isinstance(agent, PresetAgent):
-        from keystone_action.agents.preset_run import run_preset
-
         return await run_preset(agent, sandbox, task)
     raise TypeError(f"no way to run {type(agent).__name__}")
 
@@ -60,3 +73,74 @@ def _advice(command: str, sandbox: Sandbox) -> str:
     if program is None or place is None:
         return ""
     return f"{sentence_on_hidden(program, place)}; {ways_to_show(place)}"
+
+
+_VERSION_SECONDS = 60.0
+_HOME_FILES = "home"
+_WITH_HOME_FILES = 'cp -R "$0"/. "$HOME" && exec "$@"'
+
+
+async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:
+    """Run a known agent. Raises HarnessError when its program is missing, or the gateway has no provider for it."""
+    preset = load_preset(agent.type)
+    command = preset.command(
+        agent,
+        task.gateways,
+        deny_provider_tools=task.deny_provider_tools,
+        prompt_file=task.inputs.prompt_file,
+        environment={**sandbox.environment, **task.environment},
+    )
+    environment = {**command.environment, **task.environment}
+    await _require(preset, agent.binary or preset.program, sandbox, environment.get("PATH"))
+    await _require_version(preset, agent, sandbox, environment)
+    argv = command.argv
+    if command.home_files:
+        place = _write(task.inputs.directory / _HOME_FILES, command.home_files)
+        argv = ("/bin/sh", "-c", _WITH_HOME_FILES, str(place), *argv)
+    return await run_program(with_preset(agent), sandbox, replace(task, environment=environment), argv)
+
+
+async def _require(preset: Preset, program: str, sandbox: Sandbox, search_path: str | None) -> None:
+    """Raises HarnessError for a program that the sandbox has not."""
+    if await anyio.to_thread.run_sync(sandbox.which, program, search_path) is not None:
+        return
+    place = sandbox.find_hidden(program)
+    if place is not None:
+        raise HarnessError(f"{preset.title}: {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+    install = f"`{preset.install_command()}`"
+    raise HarnessError(
+        f"{preset.title}: its program {program} is not in this sandbox",
+        help=f"with `base:`, use an image that has it or install it by setup.commands: {install}; without, install it "
+        f"on this machine: {install}, and show its folder by resources.readable where the sandbox hides that",
+    )
+
+
+async def _require_version(
+    preset: Preset, agent: PresetAgent, sandbox: Sandbox, environment: Mapping[str, str]
+) -> None:
+    """Raises HarnessError for a program of another version than the spec names."""
+    if agent.version in (None, LATEST):
+        return
+    program = agent.binary or preset.program
+    asked = Command((program, *preset.version), env=environment, timeout=_VERSION_SECONDS)
+    found = preset.version_in((await sandbox.run(asked)).stdout.text())
+    if found != agent.version:
+        raise HarnessError(
+            f"{preset.title}: agent.version is {agent.version}, and {program} here is {found or 'of no known version'}",
+            help=f"Install that one: `{preset.install_command(str(agent.version))}`.",
+        )
+
+
+def _write(place: Path, files: Mapping[str, str]) -> Path:
+    """What HOME is to hold, where the sandbox can read it. Raises HarnessError."""
+    try:
+        for name, text in files.items():
+            path = place / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, "utf-8")
+            path.chmod(0o644)
+        for folder in (place, *(path for path in place.rglob("*") if path.is_dir())):
+            folder.chmod(0o755)
+    except OSError as error:
+        raise HarnessError(f"the agent's settings can't be written to {place}: {error.strerror or error}") from error
+    return place

@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.gateway.recordings.ids import CONVERSATIONS
-from keystone_action.gateway.recordings.lines import documents_of
-from keystone_action.gateway.routes import provider_for
+from keystone_action.gateway.recordings.recording import CONVERSATIONS, documents_of
+from keystone_action.gateway.registry import provider_for
 from keystone_action.report import words
 
 if TYPE_CHECKING:
-    from keystone_action.gateway.exchange import Answer, Provider
+    from keystone_action.gateway.api import ModelApi
+    from keystone_action.gateway.exchange import Answer
     from keystone_action.gateway.recordings.recording import Entry, Recording
 
 _LONGEST = 2_000
@@ -44,7 +44,7 @@ def lines(recording: Recording) -> Iterator[str]:
         yield from _answered(entry, provider.whole(entry.answer))
 
 
-def _provider(entry: Entry) -> Provider:
+def _provider(entry: Entry) -> ModelApi:
     return provider_for(entry.api if entry.api in ("anthropic", "gemini") else "openai", _reader(entry))
 
 
@@ -52,7 +52,7 @@ def _reader(entry: Entry) -> str:
     return "responses" if "input" in entry.request else "chat"
 
 
-def _asked(document: Mapping[str, Any], provider: Provider) -> Iterator[str]:
+def _asked(document: Mapping[str, Any], provider: ModelApi) -> Iterator[str]:
     request: Mapping[str, Any] = document["request"]
     for field, value in request.items():
         if field == "tools":

@@ -15,8 +15,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 from keystone_action.errors import EXIT_FAIL, EXIT_PASS, UsageError
 from keystone_action.evidence.masking import Masker
-from keystone_action.gateway.recordings.reading import COUNTS, read_recording
-from keystone_action.gateway.recordings.walking import RecordingError
+from keystone_action.gateway.recordings.files import COUNTS, read_recording
+from keystone_action.gateway.recordings.recording import RecordingError
 from keystone_action.report import words
 from keystone_action.report.escape import log_line
 from keystone_action.report.sentences.facts import money, short_count

@@ -1,15 +1,98 @@
-"""The copy of an answer that is read while the answer passes."""
+"""The copy of an answer that is read while the answer passes.
+
+Server-sent events, read from pieces of bytes of any size (HTML standard, "Server-sent events").
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from keystone_action.gateway.event_stream import Event, EventStream
-from keystone_action.gateway.exchange import Answer, AnswerReader, Assembler, Provider
+from keystone_action.gateway.api import AnswerReader, Assembler, ModelApi
+from keystone_action.gateway.exchange import Answer
+
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""A stream may begin with it."""
+_LINE_END = re.compile(rb"\r\n|\n|\r")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """raw: its bytes as they came, the empty line at its end included. data: its `data` lines, joined; None = it has
+    none, as a comment that keeps the connection alive."""
+
+    raw: bytes
+    data: str | None
+
+    def json(self) -> Mapping[str, Any] | None:
+        """Its data as an object; None when it is none."""
+        try:
+            found = json.loads(self.data or "")
+        except (ValueError, RecursionError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+class EventStream:
+    """Takes the bytes of a stream and gives its events, each when its last byte is there."""
+
+    def __init__(self) -> None:
+        self._kept = bytearray()
+        self._line = 0
+        """Where the line begins that has not ended."""
+        self._searched = 0
+
+    @property
+    def rest(self) -> bytes:
+        """What came after the last whole event."""
+        return bytes(self._kept)
+
+    @property
+    def waiting(self) -> int:
+        """How many bytes that is."""
+        return len(self._kept)
+
+    def last(self) -> StreamEvent:
+        """What came after the last whole event, as one: some clients take it for one."""
+        return StreamEvent(self.rest, _data(self.rest))
+
+    def feed(self, piece: bytes) -> Iterator[StreamEvent]:
+        """The events that end in this piece."""
+        self._kept += piece
+        while (end := self._end()) is not None:
+            raw = bytes(self._kept[:end])
+            del self._kept[:end]
+            self._line = self._searched = 0
+            yield StreamEvent(raw, _data(raw))
+
+    def _end(self) -> int | None:
+        """Where the first event ends: after its first empty line."""
+        while found := _LINE_END.search(self._kept, self._searched):
+            if found.group() == b"\r" and found.end() == len(self._kept):
+                self._searched = found.start()
+                return None  # it may be the first half of CRLF
+            if found.start() == self._line:
+                return found.end()
+            self._line = self._searched = found.end()
+        self._searched = len(self._kept)
+        return None
+
+
+def _data(raw: bytes) -> str | None:
+    lines = (
+        raw.removeprefix(_BYTE_ORDER_MARK)
+        .decode("utf-8", "replace")
+        .replace("\r\n", "\n")
+        .replace("\r", "\n")
+        .split("\n")
+    )
+    values = [line[5:].removeprefix(" ") for line in lines if line == "data" or line.startswith("data:")]
+    return "\n".join(values) if values else None
+
 
 READ_LIMIT = 32 << 20
 """Bytes of an answer in one piece, or of one event of a stream. A longer one is cut: it can't be read in bounded
@@ -34,7 +117,7 @@ class AnswerCopy:
     error.
     """
 
-    def __init__(self, provider: Provider, *, without_usage: bool, keeps_document: bool = False) -> None:
+    def __init__(self, provider: ModelApi, *, without_usage: bool, keeps_document: bool = False) -> None:
         self._provider, self._without_usage = provider, without_usage
         self._reader: AnswerReader | None = None
         self._assembler: Assembler | None = provider.assembler() if keeps_document else None
@@ -119,7 +202,7 @@ class AnswerCopy:
             return None
         return self._document or self._assembler.document()
 
-    def _take(self, reader: AnswerReader, event: Event) -> Mapping[str, Any] | None:
+    def _take(self, reader: AnswerReader, event: StreamEvent) -> Mapping[str, Any] | None:
         data = event.json()
         if data is not None:
             self._read += 1

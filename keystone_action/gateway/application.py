@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 
 from keystone_action.gateway.answer_copy import AnswerCopy
-from keystone_action.gateway.bodies import Bodies
-from keystone_action.gateway.conversation import Receive, Reply, Request, Scope, Send
-from keystone_action.gateway.exchange import Asked, Provider
-from keystone_action.gateway.ledger import Exchange, Ledger, Refusal
-from keystone_action.gateway.providers.faults import fault_of_answer
-from keystone_action.gateway.relay import Lost, Relay, Source, failure_of
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.exchange import Asked, Exchange
+from keystone_action.gateway.faults import fault_of_answer
+from keystone_action.gateway.ledger import Ledger, Refusal
+from keystone_action.gateway.registry import SHOWN, ApiRoute, problem_of_query, provider_for, route_of
+from keystone_action.gateway.relay import AnswerSource, Lost, ProviderRelay, failure_of, shapes_of
+from keystone_action.gateway.request import AgentReply, AgentRequest, Bodies, Receive, Scope, Send
 from keystone_action.gateway.request_body import (
     bodies_of,
     digest_of,
@@ -28,9 +29,7 @@ from keystone_action.gateway.request_body import (
     upstreams_named,
     with_usage,
 )
-from keystone_action.gateway.routes import SHOWN, Route, problem_of_query, provider_for, route_of
-from keystone_action.gateway.secret_bytes import shapes_of
-from keystone_action.gateway.upstreams import Client, Upstream
+from keystone_action.gateway.upstreams import Upstream, UpstreamClient
 
 AT_ONCE = 32
 """Requests of a cell under way; only these can exceed a limit."""
@@ -44,7 +43,7 @@ _VISIBLE = re.compile(r"[!-~]*")
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class GatewaySettings:
     """Of one cell. key: the worthless one that its agent has. upstreams: by the name that stands first in a path.
     deny_tools_of_provider: `provider_tools: deny`. missing_key: by name, what to say where a provider has none. admits:
     says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends; on_hopeless:
@@ -63,22 +62,22 @@ class Settings:
     on_hopeless: Callable[[], None] = lambda: None
     patience: float = AFTER_LEAVING_SECONDS
     look_through: Callable[[str, bytes], None] | None = None
-    source: Callable[[Source], Source] = lambda providers: providers
+    source: Callable[[AnswerSource], AnswerSource] = lambda providers: providers
 
 
 class Application:
     """See the module. client: gives what asks providers."""
 
-    def __init__(self, settings: Settings, client: Callable[[], Client], bodies: Bodies) -> None:
+    def __init__(self, settings: GatewaySettings, client: Callable[[], UpstreamClient], bodies: Bodies) -> None:
         self._settings, self._ledger, self._bodies = settings, settings.ledger, bodies
         self._slots = asyncio.Semaphore(AT_ONCE)
         keys = [upstream.key for upstream in settings.upstreams.values()]
-        self._source = settings.source(Relay(client, shapes_of(keys, settings.key)))
+        self._source = settings.source(ProviderRelay(client, shapes_of(keys, settings.key)))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        reply = Reply(send)
+        reply = AgentReply(send)
         try:
             await self._answer(scope, receive, reply)
         except Exception as error:  # noqa: BLE001 - our own defect, which the thread keeps for this cell
@@ -87,7 +86,7 @@ class Application:
             asyncio.get_running_loop().call_exception_handler(told)
             await reply.json(500, {"error": {"message": "the gateway is broken"}})
 
-    async def _answer(self, scope: Scope, receive: Receive, reply: Reply) -> None:
+    async def _answer(self, scope: Scope, receive: Receive, reply: AgentReply) -> None:
         if not self._settings.admits((scope.get("client") or ("",))[0]):
             await reply.json(403, {"error": {"message": "this gateway is another cell's"}})
             return
@@ -102,13 +101,13 @@ class Application:
             await reply.json(404, {"error": {"message": f"there is nothing at {path[:200]}; there is {known}"}})
             return
         try:
-            await self._handle(Request(scope, receive, upstream, f"/{rest}"), reply)
+            await self._handle(AgentRequest(scope, receive, upstream, f"/{rest}"), reply)
         except Refusal as refusal:
             if refusal.spent:
                 self._settings.on_spent()
             await reply.json(refusal.status, provider_for(upstream.api).refusal(refusal.status, refusal.sentence))
 
-    async def _handle(self, request: Request, reply: Reply) -> None:
+    async def _handle(self, request: AgentRequest, reply: AgentReply) -> None:
         """Raises Refusal."""
         route = self._route(request)
         # Before the body is read: bodies that wait for a slot would fill our memory.
@@ -131,7 +130,7 @@ class Application:
             del body, reader
             await self._exchange(request, route, exchange, copy, sent, reply)
 
-    def _route(self, request: Request) -> Route:
+    def _route(self, request: AgentRequest) -> ApiRoute:
         """Raises Refusal."""
         upstream = request.upstream
         if request.header(b"upgrade").lower() == "websocket":
@@ -167,7 +166,9 @@ class Application:
             raise Refusal(400, f"tools that the provider runs are not let through (provider_tools: deny): {tools}")
         return asked
 
-    async def _pass_without_reading(self, request: Request, route: Route, body: bytes | None, reply: Reply) -> None:
+    async def _pass_without_reading(
+        self, request: AgentRequest, route: ApiRoute, body: bytes | None, reply: AgentReply
+    ) -> None:
         """What costs nothing: counting tokens, lists of models."""
         if body is not None:
             self._ledger.count_side_request()
@@ -181,7 +182,13 @@ class Application:
             return
 
     async def _exchange(
-        self, request: Request, route: Route, exchange: Exchange, copy: AnswerCopy, body: bytes, reply: Reply
+        self,
+        request: AgentRequest,
+        route: ApiRoute,
+        exchange: Exchange,
+        copy: AnswerCopy,
+        body: bytes,
+        reply: AgentReply,
     ) -> None:
         """One request of a model, from its first byte to the last of its answer. The ledger gets it however it ends:
         also when the client leaves, or the server is stopped."""
@@ -236,7 +243,7 @@ class Application:
         look()
 
     @asynccontextmanager
-    async def _while_wanted(self, request: Request, reply: Reply, patience: float) -> AsyncIterator[None]:
+    async def _while_wanted(self, request: AgentRequest, reply: AgentReply, patience: float) -> AsyncIterator[None]:
         """Raises TimeoutError in its block when the client has left so many seconds ago."""
         loop = asyncio.get_running_loop()
 
@@ -253,7 +260,7 @@ class Application:
                 watching.cancel()
 
 
-def _read(provider: Provider, path: str, body: bytes) -> tuple[Asked, bytes, bool]:
+def _read(provider: ModelApi, path: str, body: bytes) -> tuple[Asked, bytes, bool]:
     """What a body asks for; the body that is sent, and whether we asked for usage in it. Raises Refusal."""
     parsed = parsed_body(body)
     asked = provider.asked(parsed, path)

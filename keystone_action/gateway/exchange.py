@@ -6,14 +6,14 @@ the results of tools are read, by the ids of calls that a provider made.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
+from keystone_action.gateway.faults import Fault
 from keystone_action.pricing import NO_EXTRAS, Extras
 
-Status = Literal["ok", "error"]
+ResultStatus = Literal["ok", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ToolResult:
 
     call: str
     text: str
-    status: Status | None = None
+    status: ResultStatus | None = None
     name: str = ""
 
 
@@ -91,82 +91,39 @@ class Answer:
     extras: Extras = NO_EXTRAS
 
 
-class AnswerReader(ABC):
-    """Reads the events of one streamed answer as they come; `answer` can be asked at any time."""
-
-    @abstractmethod
-    def event(self, data: Mapping[str, Any]) -> None:
-        """The next event. What it doesn't know is passed over: APIs grow."""
-
-    @abstractmethod
-    def answer(self) -> Answer:
-        """What has come so far."""
+NOTHING = Tokens(0, 0, 0, 0)
 
 
-class Assembler(ABC):
-    """Puts the events of one streamed answer together."""
+@dataclass(slots=True)
+class Exchange:
+    """One request that was let through, with its retries: of the last try are all fields but `tries`, `estimated`,
+    `tokens` and `cost_usd`, which are of all.
 
-    @abstractmethod
-    def event(self, data: Mapping[str, Any]) -> None:
-        """The next event. What it doesn't know is kept where it can be: APIs grow."""
-
-    @abstractmethod
-    def document(self) -> dict[str, Any]:
-        """What has come so far, as the API answers in one piece."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """An answer that we give ourselves. pieces: each one event of a stream, or the one JSON document."""
-
-    content_type: str
-    pieces: tuple[bytes, ...]
-
-
-class Provider(ABC):
-    """How one API is read and spoken. All inputs are parsed JSON of others: nothing in here raises for what it holds.
-
-    name: as `gateway.providers` of a spec has it. title: as people call the API. conversation_field: under which name
-    a body has its conversation.
+    asked: of its results, those that answer a call that a provider made; of its tools, the first one's name. digest:
+    of API, path and what is asked: equal for retries. ts: when it came. status: of its answer, None where none came.
+    failure: why it is none that counts; empty for one that does. estimated: its tokens are. cost_usd: None = nobody
+    knows. characters: of the request's body, for an estimate. unreadable: the agent got an answer that we could not
+    read.
     """
 
-    name: ClassVar[str]
-    title: ClassVar[str]
-    conversation_field: ClassVar[str]
+    api: str
+    path: str
+    asked: Asked
+    digest: str
+    ts: str = ""
+    status: int | None = None
+    answer: Answer | None = None
+    failure: str = ""
+    estimated: bool = False
+    seconds: float = 0.0
+    tries: int = 1
+    tokens: Tokens = NOTHING
+    cost_usd: float | None = 0.0
+    characters: int = field(default=0, repr=False)
+    unreadable: bool = False
+    fault: Fault | None = None
 
-    @abstractmethod
-    def asked(self, body: Mapping[str, Any], path: str) -> Asked:
-        """What a request asks for. path: of its URL, below the provider's base."""
-
-    @abstractmethod
-    def whole(self, body: Any) -> Answer:
-        """An answer that came in one piece."""
-
-    @abstractmethod
-    def reader(self) -> AnswerReader:
-        """For an answer that comes as a stream of events."""
-
-    @abstractmethod
-    def assembler(self) -> Assembler:
-        """For an answer that comes as a stream of events and is kept in one piece."""
-
-    @abstractmethod
-    def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:
-        """An answer in one piece, as this request asks for it: as it is, or as a stream. What of a document can't be
-        streamed event by event, as in one that was edited, is in the stream as it stands."""
-
-    @abstractmethod
-    def refusal(self, status: int, sentence: str) -> dict[str, Any]:
-        """The body of a refusal by us, in the form of this API's errors."""
-
-    @abstractmethod
-    def counted(self, tokens: int) -> dict[str, Any]:
-        """The answer to a request that has its tokens counted."""
-
-    @abstractmethod
-    def one_model(self, name: str) -> dict[str, Any]:
-        """The answer to a request for what is known of a model."""
-
-    @abstractmethod
-    def models(self, names: Sequence[str]) -> dict[str, Any]:
-        """A list of models."""
+    @property
+    def model(self) -> str:
+        """As the provider names it, else as the request does."""
+        return (self.answer.model if self.answer is not None else "") or self.asked.model

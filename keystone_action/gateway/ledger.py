@@ -1,19 +1,80 @@
-"""What the agent of one cell asked of models, was answered and spent: limits and the trace read it."""
+"""What the agent of one cell asked of models, was answered and spent: limits and the trace read it.
+
+Which results of tools in a request are new ones, of calls that a provider made.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from keystone_action.evidence.audit import now
-from keystone_action.gateway.exchange import Answer, Asked, Tokens
-from keystone_action.gateway.providers.faults import Fault, Faults
-from keystone_action.gateway.results_sent import OpenCalls
+from keystone_action.evidence.trace_readers.builder import TEXT_LIMIT
+from keystone_action.gateway.exchange import NOTHING, Answer, Asked, Exchange, ModelCall, Tokens, ToolResult
+from keystone_action.gateway.faults import Faults
 from keystone_action.pricing import Extras, Price, Purse, cost_of, is_priced
+
+Key = tuple[str, str, str]
+"""API, what a call is joined with its result by (`id`, `name`), and that."""
+
+
+def key_of(api: str, call: ModelCall) -> Key:
+    """What its result is found by. Some APIs have no ids."""
+    return (api, "id", call.id) if call.id else (api, "name", call.name)
+
+
+def keys_of(api: str, result: ToolResult) -> tuple[Key, Key]:
+    """What a result may be joined by, the better one first."""
+    return (api, "id", result.call), (api, "name", result.name)
+
+
+class OpenCalls:
+    """Calls without a result. A request repeats all earlier results of its conversation and may invent some; only what
+    answers an open call is kept, so memory does not grow with the square of a conversation."""
+
+    def __init__(self) -> None:
+        self._open: Counter[Key] = Counter()
+
+    def add(self, api: str, answer: Answer) -> None:
+        """A provider made these calls."""
+        self._open.update(_awaited(api, answer))
+
+    def take(self, api: str, results: Sequence[ToolResult], under_way: Iterable[Answer]) -> tuple[ToolResult, ...]:
+        """Those that end an open call, cut to what a trace keeps. Where an id or a name came before, the last results
+        in the request are the new ones. under_way: answers that are still coming; an agent may be faster than their
+        end."""
+        if not results:
+            return ()
+        coming: Counter[Key] = Counter(key for answer in under_way for key in _awaited(api, answer))
+        found: dict[Key, list[ToolResult]] = defaultdict(list)
+        for result in results:
+            for key in keys_of(api, result):
+                if self._open[key] + coming[key] > 0:
+                    found[key].append(result)
+                    break
+        kept = []
+        for key, sent in found.items():
+            new = sent[-(self._open[key] + coming[key]) :]
+            self._open[key] -= len(new)
+            kept += [_cut(key, result) for result in new]
+        return tuple(kept)
+
+
+def _awaited(api: str, answer: Answer) -> list[Key]:
+    """Of the calls whose results an agent sends."""
+    return [key_of(api, call) for call in answer.calls if not call.by_provider]
+
+
+def _cut(key: Key, result: ToolResult) -> ToolResult:
+    text = result.text[: TEXT_LIMIT + 1]  # one more, so that the trace says that it was cut
+    _, kind, value = key
+    return ToolResult(value if kind == "id" else "", text, result.status, value if kind == "name" else "")
+
 
 CHARACTERS_A_TOKEN = 4
 """For what a provider did not count, since its answer broke off."""
@@ -23,11 +84,10 @@ _REFUSED_LIMIT = 1_000
 NAMES_LIMIT, NAME_LIMIT = 20, 100
 """Models without a price that are named, and characters of each name."""
 _REFUSALS = {"401", "403"}
-NOTHING = Tokens(0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class BudgetLimits:
     """`gateway.budget` of a spec; None = no limit."""
 
     max_cost_usd: float | None = None
@@ -55,41 +115,6 @@ class Spent:
         return sum(one or 0 for one in (counted.uncached, counted.cache_read, counted.cache_write, counted.output))
 
 
-@dataclass(slots=True)
-class Exchange:
-    """One request that was let through, with its retries: of the last try are all fields but `tries`, `estimated`,
-    `tokens` and `cost_usd`, which are of all.
-
-    asked: of its results, those that answer a call that a provider made; of its tools, the first one's name. digest:
-    of API, path and what is asked: equal for retries. ts: when it came. status: of its answer, None where none came.
-    failure: why it is none that counts; empty for one that does. estimated: its tokens are. cost_usd: None = nobody
-    knows. characters: of the request's body, for an estimate. unreadable: the agent got an answer that we could not
-    read.
-    """
-
-    api: str
-    path: str
-    asked: Asked
-    digest: str
-    ts: str = ""
-    status: int | None = None
-    answer: Answer | None = None
-    failure: str = ""
-    estimated: bool = False
-    seconds: float = 0.0
-    tries: int = 1
-    tokens: Tokens = NOTHING
-    cost_usd: float | None = 0.0
-    characters: int = field(default=0, repr=False)
-    unreadable: bool = False
-    fault: Fault | None = None
-
-    @property
-    def model(self) -> str:
-        """As the provider names it, else as the request does."""
-        return (self.answer.model if self.answer is not None else "") or self.asked.model
-
-
 class Refusal(Exception):  # noqa: N818 - an outcome, which the agent is told
     """We don't let a request through. status: of HTTP. spent: a limit was reached, so the agent is to end."""
 
@@ -106,12 +131,12 @@ class Ledger:
 
     def __init__(
         self,
-        limits: Limits | None = None,
+        limits: BudgetLimits | None = None,
         prices: Mapping[str, Price] | None = None,
         models: Sequence[str] = (),
         purse: Purse | None = None,
     ) -> None:
-        self._limits, self._prices, self._models, self._purse = limits or Limits(), prices or {}, models, purse
+        self._limits, self._prices, self._models, self._purse = limits or BudgetLimits(), prices or {}, models, purse
         self._counts_money = self._limits.max_cost_usd is not None or (purse is not None and purse.limit is not None)
         self._lock = threading.Lock()
         self._exchanges: dict[int, Exchange] = {}

@@ -1,18 +1,88 @@
 """Where the answers to an agent come from: a provider, which is asked what the agent asked, and whose answer is passed
-on as it comes, while a copy is read; or a recording (`recordings/replay.py`)."""
+on as it comes, while a copy is read; or a recording (`recordings/replay.py`).
+
+Taking real keys out of what a provider sends, whatever pieces it comes in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
+from urllib.parse import quote
 
+from keystone_action.evidence.masking import MINIMUM
 from keystone_action.gateway.answer_copy import READ_LIMIT, AnswerCopy, TooLong
-from keystone_action.gateway.conversation import Reply, Request
+from keystone_action.gateway.faults import Fault, fault_of_error, page_instead, reason_of_account
 from keystone_action.gateway.ledger import Refusal
-from keystone_action.gateway.providers.faults import Fault, fault_of_error, page_instead, reason_of_account
-from keystone_action.gateway.routes import Route
-from keystone_action.gateway.secret_bytes import SecretBytes
-from keystone_action.gateway.upstreams import Client, answer_headers
+from keystone_action.gateway.registry import ApiRoute
+from keystone_action.gateway.request import AgentReply, AgentRequest
+from keystone_action.gateway.upstreams import UpstreamClient, answer_headers
+
+
+class SecretBytes:
+    """Replaces every secret in a stream of bytes. Holds back only what may be the beginning of one.
+
+    secrets: each with what stands there instead. Where several fit, the first one in the stream counts, and of those
+    that begin at one place the longest: so the result does not depend on how the stream was split.
+    """
+
+    def __init__(self, secrets: Mapping[bytes, bytes]) -> None:
+        self._instead = {secret: instead for secret, instead in secrets.items() if secret}
+        longest_first = sorted(self._instead, key=len, reverse=True)
+        self._pattern = re.compile(b"|".join(re.escape(secret) for secret in longest_first) or b"(?!)")
+        self._longest = len(longest_first[0]) if longest_first else 0
+        self._kept = b""
+
+    def feed(self, piece: bytes) -> bytes:
+        """What can be passed on by now."""
+        return self._pass(self._kept + piece if self._kept else piece, is_last=False)
+
+    def end(self) -> bytes:
+        """What was held back: the stream is over."""
+        return self._pass(self._kept, is_last=True)
+
+    def replace(self, content: bytes) -> bytes:
+        """Without the secrets that stand in it."""
+        return self._pattern.sub(lambda found: self._instead[found.group()], content)
+
+    def _pass(self, content: bytes, *, is_last: bool) -> bytes:
+        end = len(content) if is_last else self._unclear(content, 0)
+        passed, at = bytearray(), 0
+        while (found := self._pattern.search(content, at)) and found.start() < end:
+            passed += content[at : found.start()] + self._instead[found.group()]
+            at = found.end()
+            if at > end:
+                end = self._unclear(content, at)
+        passed += content[at:end]
+        self._kept = content[end:]
+        return bytes(passed)
+
+    def _unclear(self, content: bytes, at: int) -> int:
+        """Where the last bytes begin that may be the beginning of a secret; the end when there are none."""
+        first = len(content)
+        for secret in self._instead:
+            place = content.find(secret[:1], max(at, len(content) - len(secret) + 1), first)
+            while place >= 0:
+                if secret.startswith(content[place:]):
+                    first = place
+                    break
+                place = content.find(secret[:1], place + 1, first)
+        return first
+
+
+def shapes_of(keys: Iterable[str], instead: str) -> dict[bytes, bytes]:
+    """Keys in the shapes in which a provider may echo them, each with what stands there instead. A key that is too
+    short to be one is left out: it would spoil every answer."""
+    shapes = {}
+    for key in keys:
+        if len(key) >= MINIMUM:
+            escaped = json.dumps(key)[1:-1]
+            for shape in (key, escaped, escaped.replace("/", "\\/"), quote(key, safe="")):
+                shapes[shape.encode("utf-8", "replace")] = instead.encode()
+    return shapes
+
 
 _PROBLEM_LIMIT = 300
 """Characters of a provider's own words that are shown as a failure."""
@@ -28,7 +98,7 @@ class Lost(Exception):  # noqa: N818 - an outcome
         self.why, self.fault = why, fault
 
 
-class Source(Protocol):
+class AnswerSource(Protocol):
     """Lives in the gateways' loop."""
 
     @property
@@ -36,26 +106,36 @@ class Source(Protocol):
         """Whether it wants answers put together as their API has them in one piece (`AnswerCopy.document`)."""
 
     async def pass_on(
-        self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
+        self,
+        request: AgentRequest,
+        route: ApiRoute,
+        body: bytes | None,
+        reply: AgentReply,
+        copy: AnswerCopy | None = None,
     ) -> int:
         """Answer a request, while a copy is read; the answer's status. copy: None for what costs nothing. Raises Lost
         where no answer came, Refusal where the request can't be passed on. An answer that breaks off makes the reply
         break off."""
 
 
-class Relay:
+class ProviderRelay:
     """A source: the providers. client: gives what asks them. secrets: real keys, each with what an agent gets
     in its place."""
 
     keeps_documents = False
 
-    def __init__(self, client: Callable[[], Client], secrets: Mapping[bytes, bytes]) -> None:
+    def __init__(self, client: Callable[[], UpstreamClient], secrets: Mapping[bytes, bytes]) -> None:
         self._client, self._secrets = client, secrets
 
     async def pass_on(
-        self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
+        self,
+        request: AgentRequest,
+        route: ApiRoute,
+        body: bytes | None,
+        reply: AgentReply,
+        copy: AnswerCopy | None = None,
     ) -> int:
-        """See Source."""
+        """See AnswerSource."""
         import httpx
 
         upstream = request.upstream
@@ -79,7 +159,7 @@ class Relay:
                 copy.lost = why
             return reply.status
 
-    async def _pass_answer(self, response: Any, reply: Reply, copy: AnswerCopy | None) -> None:
+    async def _pass_answer(self, response: Any, reply: AgentReply, copy: AnswerCopy | None) -> None:
         status = response.status_code
         if 300 <= status < 400:
             raise Lost("it answered with a redirect, which is not followed")

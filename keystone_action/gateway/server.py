@@ -1,4 +1,7 @@
-"""The gateways of a run: each cell has a port of its own, all in one thread."""
+"""The gateways of a run: each cell has a port of its own, all in one thread.
+
+One connection of an agent to its cell's gateway: uvicorn's, with limits on what comes before a request is read.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,20 @@ import contextlib
 import logging
 import socket
 import threading
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from keystone_action.gateway.application import Application, Settings
-from keystone_action.gateway.bodies import Bodies
-from keystone_action.gateway.upstreams import SILENT_SECONDS, Client
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.server import ServerState
+
+from keystone_action.gateway.application import Application, GatewaySettings
+from keystone_action.gateway.request import Bodies
+from keystone_action.gateway.upstreams import SILENT_SECONDS, UpstreamClient
 from keystone_action.network.guarded_listener import accept, no_port
 from keystone_action.network.loop_thread import DEFECTS, LoopThread
 from keystone_action.pricing import read_prices
-
-if TYPE_CHECKING:
-    from uvicorn.config import Config
-    from uvicorn.server import ServerState
 
 _BACKLOG = 256
 CONNECTIONS = 256
@@ -37,7 +41,7 @@ class Gateways:
     def __init__(self, trust: str | None = None, silent: float = SILENT_SECONDS) -> None:
         self._thread = LoopThread("keystone-gateway", "the model gateway")
         self._trust, self._silent = trust, silent
-        self._client: Client | None = None
+        self._client: UpstreamClient | None = None
         self._open: set[OpenGateway] = set()
         self._reading = asyncio.Lock()
 
@@ -56,7 +60,7 @@ class Gateways:
         """Closes all."""
         self._thread.stop(self._close_all)
 
-    async def open(self, settings: Settings, address: str = "127.0.0.1") -> OpenGateway:
+    async def open(self, settings: GatewaySettings, address: str = "127.0.0.1") -> OpenGateway:
         """The gateway of one cell, listening. Raises ServiceError."""
         return await self._thread.call(self._opened(settings, address))
 
@@ -64,15 +68,15 @@ class Gateways:
         """It answers nobody any more. What is under way ends, and is counted as far as it came."""
         await self._thread.call(self._closed(gateway))
 
-    async def _opened(self, settings: Settings, address: str) -> OpenGateway:
+    async def _opened(self, settings: GatewaySettings, address: str) -> OpenGateway:
         gateway = OpenGateway(Application(settings, self._asking, Bodies(self._reading)), address)
         gateway.start()
         self._open.add(gateway)
         return gateway
 
-    def _asking(self) -> Client:
+    def _asking(self) -> UpstreamClient:
         """What asks providers: made with the first request that goes to one."""
-        self._client = self._client or Client(self._trust, self._silent)
+        self._client = self._client or UpstreamClient(self._trust, self._silent)
         return self._client
 
     async def _closed(self, gateway: OpenGateway) -> None:
@@ -105,9 +109,6 @@ class OpenGateway:
 
     def start(self) -> None:
         """Raises ServiceError."""
-        import uvicorn
-        from uvicorn.server import ServerState
-
         # It tells of clients that hang up, at length; what is ours to tell, `defects` has.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL + 1)
         try:
@@ -116,7 +117,7 @@ class OpenGateway:
             raise no_port(self.address, error) from error
         self._listening.setblocking(False)
         self.port = self._listening.getsockname()[1]
-        config = uvicorn.Config(
+        config = Config(
             self._application,
             http="httptools",
             ws="none",
@@ -132,13 +133,13 @@ class OpenGateway:
         self._accepting = asyncio.get_running_loop().create_task(accepting)
 
     async def _accept(self, listening: socket.socket, config: Config, state: ServerState) -> None:
-        from keystone_action.gateway.connection import Connection
+        # was an import of itself
 
         DEFECTS.set(self._defects)  # of its connections and requests, too: these are started from here
         loop, slots = asyncio.get_running_loop(), asyncio.Semaphore(CONNECTIONS)
         async for accepted, _ in accept(listening, slots):
             try:
-                await loop.connect_accepted_socket(partial(Connection, config, state, slots.release), accepted)
+                await loop.connect_accepted_socket(partial(AgentConnection, config, state, slots.release), accepted)
             except OSError:  # it was closed at once
                 accepted.close()
                 slots.release()
@@ -159,3 +160,73 @@ class OpenGateway:
         await asyncio.gather(*under_way, return_exceptions=True)
         for connection in list(self._state.connections):
             connection.transport.abort()
+
+
+HEAD_LIMIT = 64 << 10
+"""Bytes of a request before its body."""
+HEAD_SECONDS = 30.0
+"""For all of them, and for the first one."""
+UNREAD_SECONDS = 60.0
+"""For a client to read what it was sent. One that doesn't is as good as gone, and must not hold an answer up."""
+
+
+class AgentConnection(HttpToolsProtocol):
+    """over: called when it has ended."""
+
+    def __init__(self, config: Config, state: ServerState, over: Callable[[], None]) -> None:
+        super().__init__(config, state, {})
+        self._over = over
+        self._head_bytes = 0
+        self._too_slow: asyncio.TimerHandle | None = None
+        """While the head of a request is awaited."""
+        self._too_deaf: asyncio.TimerHandle | None = None
+        """While more was sent than the client reads."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._await_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_head()
+        self._end_pause()
+        super().connection_lost(exc)
+        self._over()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._too_slow is not None:
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_LIMIT:
+                self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        if self._too_slow is None:
+            self._await_head()
+
+    def on_headers_complete(self) -> None:
+        self._end_head()
+        super().on_headers_complete()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._end_pause()
+        self._too_deaf = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        self._end_pause()
+        super().resume_writing()
+
+    def _end_pause(self) -> None:
+        if self._too_deaf is not None:
+            self._too_deaf.cancel()
+            self._too_deaf = None
+
+    def _await_head(self) -> None:
+        self._head_bytes = 0
+        self._too_slow = self.loop.call_later(HEAD_SECONDS, self.transport.abort)
+
+    def _end_head(self) -> None:
+        if self._too_slow is not None:
+            self._too_slow.cancel()
+            self._too_slow = None

@@ -1,17 +1,21 @@
-"""The trace of a cell's requests: the one that no agent can write (contract, 5.6 "What counts")."""
+"""The trace of a cell's requests: the one that no agent can write (contract, 5.6 "What counts").
+
+What the audit log of a cell says of its requests to models.
+"""
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+from keystone_action.evidence.audit import now
 from keystone_action.evidence.trace import AGENT_RESULT, GATEWAY, UNSURE_CALLS, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import MalformedTrace, TraceBuilder
 from keystone_action.evidence.trace_readers.reading import reader_of
-from keystone_action.gateway.exchange import ModelCall, ToolResult
-from keystone_action.gateway.ledger import Exchange, Spent
-from keystone_action.gateway.results_sent import Key, key_of, keys_of
+from keystone_action.gateway.exchange import Exchange, ModelCall, ToolResult
+from keystone_action.gateway.ledger import Key, Ledger, Spent, key_of, keys_of
 
 _TAKE_CODE = {"exec"}
 """Tools of Codex that run code in which others are called."""
@@ -155,3 +159,38 @@ def with_declared(seen: Trace, declared: Trace) -> Trace:
 
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" + ("" if number == 1 else "s")
+
+
+_CALLS_LIMIT = 1_000
+"""Names of tools in one line."""
+
+
+def audit_records(ledger: Ledger) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    """For each line its type, its time and its details, as `AuditLog.write` takes them: the requests in their order,
+    then those that were not let through."""
+    for exchange in ledger.exchanges:
+        yield "model_request", exchange.ts, _details(exchange)
+    if refused := Counter(ledger.refused):
+        yield "model_requests_refused", now(), {"reasons": dict(refused)}
+
+
+def _details(exchange: Exchange) -> dict[str, Any]:
+    tokens, answer = exchange.tokens, exchange.answer
+    return {
+        "api": exchange.api,
+        "path": exchange.path,
+        "model": exchange.model[:200],
+        "status": exchange.status,
+        "tries": exchange.tries,
+        "seconds": round(exchange.seconds, 3),
+        "tokens": {
+            "uncached": tokens.uncached or 0,
+            "cache_read": tokens.cache_read or 0,
+            "cache_write": tokens.cache_write or 0,
+            "output": tokens.output or 0,
+        },
+        "estimated": exchange.estimated,
+        "cost_usd": exchange.cost_usd,
+        "failure": exchange.failure,
+        "calls": [call.name[:200] for call in answer.calls[:_CALLS_LIMIT]] if answer is not None else [],
+    }

@@ -1,4 +1,7 @@
-"""Where answers come from when they are live: a provider of models, reached with its real key."""
+"""Where answers come from when they are live: a provider of models, reached with its real key.
+
+Where a cell's agent reaches the gateway, and the variables that lead its programs there.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from urllib.parse import unquote_plus, urlsplit
 if TYPE_CHECKING:
     import httpx
 
-Headers = list[tuple[bytes, bytes]]
+HeaderLines = list[tuple[bytes, bytes]]
 """Names and values, as they stand in a request or an answer."""
 
 DEFAULT_BASES: Mapping[str, str] = {
@@ -77,7 +80,7 @@ class Upstream:
         kept = "&".join(pair for pair in query.split("&") if _name_in(pair) not in _CREDENTIALS_IN_QUERIES)
         return f"{self.base.rstrip('/')}{path}" + (f"?{kept}" if kept else "")
 
-    def headers(self, headers: Headers) -> Headers:
+    def headers(self, headers: HeaderLines) -> HeaderLines:
         """Those of an agent's request as the provider gets them: every credential is replaced."""
         dropped = CREDENTIALS | _OF_THE_CONNECTION | _SHAPING | _named_by_connection(headers) | {b"accept-encoding"}
         kept = [(name, value) for name, value in headers if name.lower() not in dropped]
@@ -107,13 +110,13 @@ def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
     }
 
 
-def answer_headers(headers: Headers) -> Headers:
+def answer_headers(headers: HeaderLines) -> HeaderLines:
     """Those of a provider's answer as the agent gets them."""
     dropped = _OF_THE_ANSWER | _named_by_connection(headers)
     return [(name, value) for name, value in headers if name.lower() not in dropped and _CLEAN.fullmatch(value)]
 
 
-class Client:
+class UpstreamClient:
     """Asks providers. Lives in one event loop. trust: a bundle of certificates, None = the usual ones. silent: seconds
     that a provider may think before its next byte."""
 
@@ -132,7 +135,7 @@ class Client:
 
     @asynccontextmanager
     async def stream(
-        self, method: str, url: str, headers: Headers, body: bytes | None
+        self, method: str, url: str, headers: HeaderLines, body: bytes | None
     ) -> AsyncIterator[httpx.Response]:
         """Its answer, the body still to be read. Raises httpx.HTTPError, httpx.InvalidURL."""
         import httpx
@@ -154,3 +157,51 @@ def is_below(url: str, base: str) -> bool:
     """Whether a URL leads to the same host as a base: a key goes nowhere else."""
     one, other = urlsplit(url), urlsplit(base)
     return (one.scheme, one.hostname, one.port) == (other.scheme, other.hostname, other.port)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAddress:
+    """One provider as an agent is given it. url: as clients of that API want it: anthropic without /v1, openai with
+    /v1, gemini without a version. key: worthless, the cell's own."""
+
+    url: str
+    key: str
+
+    def as_mapping(self) -> dict[str, str]:
+        """The keys that expressions have: `{{ gateway.NAME.url }}`."""
+        return {"url": self.url, "key": self.key}
+
+
+_URLS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_BASE_URL", "ANTHROPIC_API_BASE"),
+    "openai": ("OPENAI_BASE_URL", "OPENAI_API_BASE", "COPILOT_PROVIDER_BASE_URL"),
+    "gemini": ("GOOGLE_GEMINI_BASE_URL", "GEMINI_API_BASE_URL"),
+}
+"""What clients of each API look for: SDKs, litellm (*_API_BASE), older SDKs of Gemini, GitHub's Copilot CLI."""
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "anthropic": ("ANTHROPIC_API_KEY",),
+    "openai": ("OPENAI_API_KEY", "COPILOT_PROVIDER_API_KEY"),
+    "gemini": ("GEMINI_API_KEY",),
+}
+_ALONE: Mapping[str, Mapping[str, str]] = {"openai": {"COPILOT_OFFLINE": "true"}}
+
+
+def provider_of_api(api: str, apis: Mapping[str, str]) -> str | None:
+    """The name of the provider that is meant where only an API is named. apis: by the names of providers; that with
+    the API's name is meant, else the first; None where there is none."""
+    names = [name for name, one in apis.items() if one == api]
+    return None if not names else api if api in names else names[0]
+
+
+def agent_variables(addresses: Mapping[str, ModelAddress], apis: Mapping[str, str]) -> dict[str, str]:
+    """The variables for an agent. addresses, apis: by the names of providers."""
+    variables: dict[str, str] = {}
+    for api in _URLS:
+        name = provider_of_api(api, apis)
+        if name is None:
+            continue
+        address = addresses[name]
+        variables |= dict.fromkeys(_URLS[api], address.url)
+        variables |= dict.fromkeys(_KEYS[api], address.key)
+        variables |= _ALONE.get(api, {})
+    return variables

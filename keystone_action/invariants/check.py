@@ -22,7 +22,7 @@ from keystone_action.spec.models.fields import CheckModel
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
     from keystone_action.files.git.commits import CheckoutCopy
-    from keystone_action.judge.base import Judge
+    from keystone_action.judge.judgement import Judge
     from keystone_action.sandbox.own_programs import OwnPython
     from keystone_action.sandbox.protocol import Sandbox
 

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from keystone_action.judge.base import JudgeRequest
+from keystone_action.judge.judgement import JudgeRequest
 
 JUDGED_LIMIT = 200_000
 """Bytes of what is judged that a model gets to see (spec 5.3)."""

@@ -25,7 +25,7 @@ from keystone_action.spec.expressions import leaves, references
 from keystone_action.spec.loading.loaded_spec import enclosing_root
 
 if TYPE_CHECKING:
-    from keystone_action.judge.base import Judge, Judgement, JudgeRequest
+    from keystone_action.judge.judgement import Judge, Judgement, JudgeRequest
     from keystone_action.options.model import Options
     from keystone_action.runner.progress import Progress
     from keystone_action.runner.sharing.containers import Containers
@@ -151,7 +151,7 @@ class LazyJudge:
 
     def _make_judge(self) -> Judge:
         if self._judge is None:
-            from keystone_action.judge.model_judge import ModelJudge
+            from keystone_action.judge.jury import ModelJudge
 
             options = self._options
             self._judge = ModelJudge(

@@ -21,7 +21,7 @@ from keystone_action.spec.loading.author_files import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
-    from keystone_action.judge.base import Judge
+    from keystone_action.judge.judgement import Judge
     from keystone_action.options.model import Options
     from keystone_action.runner.cell.shared_copies import KeptSetups
     from keystone_action.runner.engine import Facilities

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.agents.environment import PROMPT_VARIABLE_LIMIT, agent_environment, service_environment
+from keystone_action.agents.program import PROMPT_VARIABLE_LIMIT, agent_environment, service_environment
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import Address
 

@@ -13,12 +13,11 @@ import pytest
 from support.context import kept
 from support.worlds import world_of
 
-from keystone_action.agents.base import AgentCall, write_inputs
-from keystone_action.agents.environment import agent_environment
+from keystone_action.agents.program import AgentCall, agent_environment, write_inputs
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
-from keystone_action.gateway.addresses import ModelAddress, agent_variables
+from keystone_action.gateway.upstreams import ModelAddress, agent_variables
 from keystone_action.spec.models.agents import PresetAgent
 
 pytestmark = pytest.mark.sandbox

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keystone_action.agents.presets.preset import Preset, PresetCommand, load_preset, preset_names, with_preset
 from keystone_action.errors import HarnessError
-from keystone_action.gateway.addresses import ModelAddress
+from keystone_action.gateway.upstreams import ModelAddress
 from keystone_action.spec.models.agents import PRESET_TYPES, AgentTrace, CommandAgent, PresetAgent
 
 GATEWAYS = {

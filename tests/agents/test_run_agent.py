@@ -14,9 +14,8 @@ from pydantic import TypeAdapter
 from support.context import kept
 from support.worlds import World, world_of
 
-from keystone_action.agents import output
-from keystone_action.agents.base import AgentCall, write_inputs
-from keystone_action.agents.environment import agent_environment
+from keystone_action.agents import program as output
+from keystone_action.agents.program import AgentCall, agent_environment, write_inputs
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun

@@ -17,8 +17,7 @@ from support.fake_runner import EVENTS, FakeRunner, StepResult
 from support.model_agents import behind, run, says, spec_of
 from support.repositories import commit, git, make_change
 
-from keystone_action.gateway.recordings.reading import read_recording
-from keystone_action.gateway.recordings.writing import write_recording
+from keystone_action.gateway.recordings.files import read_recording, write_recording
 
 SCRIPT = """
 status, answer = ask([user("Is it done?")], system=os.environ.get("SYSTEM", "You help."))

@@ -13,9 +13,9 @@ from jsonschema import Draft202012Validator
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import EgressLog, EgressRecord
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.gateway.audit import audit_records
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens
-from keystone_action.gateway.ledger import Ledger, Limits, Refusal
+from keystone_action.gateway.ledger import BudgetLimits, Ledger, Refusal
+from keystone_action.gateway.trace import audit_records
 from keystone_action.services.http_mock.service import StrangerCounts
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -59,7 +59,7 @@ def test_what_was_turned_away(audit: AuditLog) -> None:
 
 
 def test_what_models_were_asked(audit: AuditLog) -> None:
-    ledger = Ledger(Limits(max_requests=4))
+    ledger = Ledger(BudgetLimits(max_requests=4))
     asked(ledger, "claude-opus-4-5", None, 529, "529")
     calls = (ModelCall("c1", "Bash", {"command": "true"}), ModelCall("c2", "Read", None))
     asked(ledger, "claude-opus-4-5", Answer("claude-opus-4-5", calls=calls, tokens=Tokens(1, 2, 3, 4), finished=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keystone_action.gateway.addresses import ModelAddress, agent_variables, provider_of_api
+from keystone_action.gateway.upstreams import ModelAddress, agent_variables, provider_of_api
 
 
 def address(name: str) -> ModelAddress:

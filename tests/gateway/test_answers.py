@@ -10,16 +10,16 @@ import pytest
 from support.api_answers import ANSWERS, COMPLETION, GENERATION, IDS, assembled, events_of, rendered_events, streamed
 from support.api_streams import STREAMS, read
 
-from keystone_action.gateway.exchange import Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 SAMPLES = Path(__file__).parents[1] / "data" / "gateway"
 ALL = (Anthropic(), OpenAiResponses(), OpenAiChat(), Gemini())
 TITLES = [one.title for one in ALL]
-RECORDED: list[tuple[Provider, list[dict[str, Any]]]] = [
+RECORDED: list[tuple[ModelApi, list[dict[str, Any]]]] = [
     *((one[0], one[1]) for one in STREAMS),
     *(
         (provider, events_of((SAMPLES / f"{name}.sse").read_bytes()))

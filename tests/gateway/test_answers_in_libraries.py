@@ -12,11 +12,11 @@ from support.api_answers import COMPLETION, GENERATION, MESSAGE, RESPONSE, assem
 from support.released import released
 from support.scripted_provider import Asked, Says, document, provider
 
-from keystone_action.gateway.exchange import Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def known(value: Any) -> Any:
     return [known(item) for item in value] if isinstance(value, list) else value
 
 
-def read_by_library(api: str, speaks: Provider, answer: dict[str, Any]) -> dict[str, Any]:
+def read_by_library(api: str, speaks: ModelApi, answer: dict[str, Any]) -> dict[str, Any]:
     def says(asked: Asked) -> Says:
         path, _, query = asked.target.partition("?")
         if asked.method == "GET":

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from support.api_answers import ANSWERS, IDS, STREAMED, assembled, events_of, rendered_events, streamed
 from support.api_streams import read
 
-from keystone_action.gateway.answers import rendering
-from keystone_action.gateway.exchange import Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway import api_values as rendering
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 ALL = (Anthropic(), OpenAiResponses(), OpenAiChat(), Gemini())
 TITLES = [one.title for one in ALL]
@@ -258,7 +258,7 @@ def nested(levels: int) -> Any:
 
 @pytest.mark.parametrize("provider", ALL, ids=TITLES)
 @pytest.mark.parametrize("levels", [200, 5_000])
-def test_what_is_nested_too_deep_for_json_does_not_raise(provider: Provider, levels):
+def test_what_is_nested_too_deep_for_json_does_not_raise(provider: ModelApi, levels):
     deep = nested(levels)
     block = {"type": "tool_use", "input": deep, "function": deep, "functionCall": deep, "delta": deep}
     for name in ("content", "output", "choices", "candidates"):

@@ -11,9 +11,9 @@ import pytest
 from support.gateway_world import ANSWER, ASK, CHUNK, KEY, REAL, USAGE, WORTHLESS, world
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway.application import Settings
+from keystone_action.gateway.application import GatewaySettings
 from keystone_action.gateway.exchange import Tokens
-from keystone_action.gateway.ledger import Limits
+from keystone_action.gateway.ledger import BudgetLimits
 from keystone_action.gateway.server import Gateways
 from keystone_action.gateway.upstreams import Upstream
 
@@ -147,7 +147,7 @@ def test_what_is_refused_is_said_in_the_apis_words(path, more, status, sentence)
 
 
 def test_a_spent_budget_is_a_400_in_that_apis_form_and_ends_the_agent():
-    with world(document(ANSWER), limits=Limits(max_requests=1)) as one:
+    with world(document(ANSWER), limits=BudgetLimits(max_requests=1)) as one:
         assert one.ask().status_code == 200
         assert one.spent == []
         found = one.ask()
@@ -221,7 +221,7 @@ def test_a_provider_that_is_not_there_is_at_fault():
         gateways = Gateways()
         gateways.start()
         upstream = Upstream("anthropic", "anthropic", f"http://127.0.0.1:{address[1]}", REAL)
-        opened = asyncio.run(gateways.open(Settings(WORTHLESS, {"anthropic": upstream}, one.ledger)))
+        opened = asyncio.run(gateways.open(GatewaySettings(WORTHLESS, {"anthropic": upstream}, one.ledger)))
         found = httpx.post(f"http://127.0.0.1:{opened.port}/anthropic/v1/messages", headers=KEY, json=ASK, timeout=30)
         gateways.stop()
         assert found.status_code == 502

@@ -16,7 +16,7 @@ from support.scripted_provider import Says, document, stream
 
 from keystone_action.gateway import answer_copy
 from keystone_action.gateway.exchange import Tokens
-from keystone_action.gateway.ledger import Limits
+from keystone_action.gateway.ledger import BudgetLimits
 
 STREAMED = {**ASK, "stream": True}
 JSON, EVENTS = ("content-type", "application/json"), ("content-type", "text/event-stream")
@@ -335,7 +335,7 @@ def test_counting_tokens_and_lists_of_models_cost_nothing_and_fail_without_fault
 
 
 def test_counting_tokens_counts_as_a_request():
-    with world(document({"input_tokens": 10}), limits=Limits(max_requests=1)) as one:
+    with world(document({"input_tokens": 10}), limits=BudgetLimits(max_requests=1)) as one:
         assert one.ask("/anthropic/v1/messages/count_tokens").status_code == 200
         for path in ("/anthropic/v1/messages/count_tokens", "/anthropic/v1/messages"):
             found = one.ask(path)

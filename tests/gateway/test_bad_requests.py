@@ -11,8 +11,9 @@ from support.gateway_world import ANSWER, ASK, REAL, WORTHLESS, world
 from support.process_world import eventually
 from support.scripted_provider import document
 
-from keystone_action.gateway import connection, conversation
-from keystone_action.gateway.ledger import Limits
+from keystone_action.gateway import request as conversation
+from keystone_action.gateway import server as connection
+from keystone_action.gateway.ledger import BudgetLimits
 
 HEAD = ("POST /anthropic/v1/messages HTTP/1.1", "host: x", f"x-api-key: {WORTHLESS}")
 BODY = json.dumps(ASK).encode()
@@ -321,7 +322,7 @@ def test_an_unknown_model_is_the_providers_to_refuse_and_not_its_failure():
 
 
 def test_under_a_money_limit_a_model_without_a_price_is_not_asked():
-    with world(limits=Limits(max_cost_usd=1)) as one:
+    with world(limits=BudgetLimits(max_cost_usd=1)) as one:
         found = one.ask(body={**ASK, "model": "our-own"})
         assert (found.status_code, "gateway.prices" in found.text) == (400, True)
         assert (one.behind.asked, one.spent) == ([], [])

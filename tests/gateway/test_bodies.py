@@ -14,7 +14,8 @@ from support.gateway_world import ANSWER, ASK, world
 from support.process_world import eventually
 from support.scripted_provider import document, stream
 
-from keystone_action.gateway import application, bodies
+from keystone_action.gateway import application
+from keystone_action.gateway import request as bodies
 
 
 def test_a_body_of_very_many_values_is_refused_and_a_text_of_such_marks_passes():

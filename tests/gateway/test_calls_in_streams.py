@@ -15,11 +15,12 @@ from support.api_streams import read
 from support.odd_calls import ANTHROPIC, CHAT, GEMINI, ODD, RESPONSES, chat, end_of_chat
 
 from keystone_action.gateway.answer_copy import AnswerCopy
-from keystone_action.gateway.exchange import Answer, Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.exchange import Answer
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 LS, PATH = {"command": "ls"}, {"path": "a"}
 BOTH = [("bash", LS), ("read", PATH)]
@@ -30,7 +31,7 @@ def made(answer: Answer) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize(("provider", "events", "calls"), ODD.values(), ids=ODD)
-def test_each_call_counts_once(provider: Provider, events: list[Any], calls: list[tuple[str, Any]]) -> None:
+def test_each_call_counts_once(provider: ModelApi, events: list[Any], calls: list[tuple[str, Any]]) -> None:
     answer, document = read(provider, events), json.loads(json.dumps(assembled(provider, events)))
     assert made(answer) == calls
     assert not answer.is_unsure
@@ -56,7 +57,7 @@ def wipe(name: str, arguments: str) -> dict[str, Any]:
     return {"type": "function_call", "id": f"fc_{name}", "call_id": name, "name": "wipe", "arguments": arguments}
 
 
-UNSURE: dict[str, tuple[Provider, list[Any], list[str]]] = {
+UNSURE: dict[str, tuple[ModelApi, list[Any], list[str]]] = {
     "a name in pieces, or two calls": (OpenAiChat(), [*parts_of_chat("ba", "sh"), end_of_chat()], ["ba", "bash", "sh"]),
     "a name that is repeated, or two calls without arguments": (
         OpenAiChat(),
@@ -142,7 +143,7 @@ UNSURE: dict[str, tuple[Provider, list[Any], list[str]]] = {
 
 
 @pytest.mark.parametrize(("provider", "events", "names"), UNSURE.values(), ids=UNSURE)
-def test_where_two_readings_are_possible_both_count(provider: Provider, events: list[Any], names: list[str]) -> None:
+def test_where_two_readings_are_possible_both_count(provider: ModelApi, events: list[Any], names: list[str]) -> None:
     answer = read(provider, events)
     assert answer.is_unsure
     assert sorted(call.name for call in answer.calls) == names
@@ -158,7 +159,7 @@ def test_where_two_readings_are_possible_both_count(provider: Provider, events: 
     ids=["chat", "anthropic", "responses"],
 )
 @pytest.mark.parametrize("ends", [True, False])
-def test_a_stream_that_just_ends_in_a_call_may_have_made_it(provider: Provider, events: list[Any], ends: bool) -> None:
+def test_a_stream_that_just_ends_in_a_call_may_have_made_it(provider: ModelApi, events: list[Any], ends: bool) -> None:
     content = "".join(f"data: {json.dumps(event)}\n\n" for event in events).encode()
     copy = AnswerCopy(provider, without_usage=False)
     copy.start(200, "text/event-stream")
@@ -171,7 +172,7 @@ def test_a_stream_that_just_ends_in_a_call_may_have_made_it(provider: Provider, 
     assert (answer.calls, answer.has_partial_call, answer.is_unsure) == ((), True, ends)
 
 
-WHOLE: dict[str, tuple[Provider, dict[str, Any], list[tuple[str, Any]]]] = {
+WHOLE: dict[str, tuple[ModelApi, dict[str, Any], list[tuple[str, Any]]]] = {
     "the older form": (
         OpenAiChat(),
         {"message": {"function_call": {"name": "bash", "arguments": '{"command": "ls"}'}}},
@@ -222,7 +223,7 @@ WHOLE: dict[str, tuple[Provider, dict[str, Any], list[tuple[str, Any]]]] = {
 
 
 @pytest.mark.parametrize(("provider", "choice", "calls"), WHOLE.values(), ids=WHOLE)
-def test_an_answer_in_one_piece_is_read_alike(provider: Provider, choice: Any, calls: list[tuple[str, Any]]) -> None:
+def test_an_answer_in_one_piece_is_read_alike(provider: ModelApi, choice: Any, calls: list[tuple[str, Any]]) -> None:
     answer = provider.whole({"choices": [{"index": 0, "finish_reason": "tool_calls", **choice}]})
     assert (made(answer), answer.is_unsure) == (calls, False)
 

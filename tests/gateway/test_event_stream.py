@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.gateway.event_stream import EventStream
+from keystone_action.gateway.answer_copy import EventStream
 
 LINES = st.lists(st.sampled_from(["data: {}", "data:1", "data", ": still there", "event: x", "id: 3", ""]), max_size=12)
 ENDS = st.sampled_from(["\n", "\r\n", "\r"])

@@ -7,8 +7,7 @@ from support.containers import ContainerWorld
 from support.model_agents import says
 from support.scripted_provider import provider
 
-from keystone_action.gateway.cell import CellGateway, open_gateway
-from keystone_action.gateway.configuration import configure
+from keystone_action.gateway.cell import CellGateway, configure, open_gateway
 from keystone_action.gateway.server import Gateways
 from keystone_action.spec.models.gateway import Gateway
 

@@ -11,17 +11,17 @@ from support.api_answers import ANSWERS, COMPLETION, GENERATION, IDS, MESSAGE, s
 
 from keystone_action.gateway import answer_copy
 from keystone_action.gateway.answer_copy import AnswerCopy
-from keystone_action.gateway.exchange import Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
 
 BY_ANSWER = pytest.mark.parametrize(("provider", "document"), ANSWERS, ids=IDS)
 STREAM, JSON = "text/event-stream", "application/json"
 
 
 def copied(
-    provider: Provider, pieces: list[bytes], content_type: str = STREAM, status: int = 200, *, keeps: bool = True
+    provider: ModelApi, pieces: list[bytes], content_type: str = STREAM, status: int = 200, *, keeps: bool = True
 ) -> AnswerCopy:
     copy = AnswerCopy(provider, without_usage=False, keeps_document=keeps)
     copy.start(status, content_type)

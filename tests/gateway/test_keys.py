@@ -14,9 +14,9 @@ import pytest
 from support.gateway_world import ANSWER, ASK, KEY, REAL, STREAM, WORTHLESS, world
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway.application import Settings
+from keystone_action.gateway.application import GatewaySettings
 from keystone_action.gateway.ledger import Ledger
-from keystone_action.gateway.secret_bytes import SecretBytes, shapes_of
+from keystone_action.gateway.relay import SecretBytes, shapes_of
 from keystone_action.gateway.upstreams import Upstream
 
 JSON, EVENTS = ("content-type", "application/json"), ("content-type", "text/event-stream")
@@ -75,7 +75,7 @@ def test_it_is_in_nothing_that_comes_back_or_is_kept(says, streams, caplog):
 
 def test_what_holds_it_does_not_show_it():
     upstream = Upstream("anthropic", "anthropic", "https://example.com", REAL)
-    settings = Settings(WORTHLESS, {"anthropic": upstream}, Ledger())
+    settings = GatewaySettings(WORTHLESS, {"anthropic": upstream}, Ledger())
     assert REAL not in repr(upstream) + repr(settings) + str(settings)
     assert WORTHLESS not in repr(settings)
     assert REAL not in "".join(traceback.format_exception(RuntimeError(settings)))
@@ -103,7 +103,7 @@ def test_a_key_of_a_few_letters_is_not_taken_for_one():
 def test_a_key_that_no_header_can_hold_is_said_to_be_one(key):
     with world(document(ANSWER)) as one:
         gateways, upstream = one.gateways, Upstream("anthropic", "anthropic", one.behind.url, key)
-        opened = asyncio.run(gateways.open(Settings(WORTHLESS, {"anthropic": upstream}, one.ledger)))
+        opened = asyncio.run(gateways.open(GatewaySettings(WORTHLESS, {"anthropic": upstream}, one.ledger)))
         found = httpx.post(f"http://127.0.0.1:{opened.port}/anthropic/v1/messages", headers=KEY, json=ASK, timeout=30)
         assert (found.status_code, "can't stand in a header" in found.text) == (401, True)
         assert key.strip() not in found.text

@@ -18,11 +18,11 @@ from support.gateway_world import ANSWER, ASK, KEY, STREAM, WORTHLESS, World, wo
 from support.process_world import eventually
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway import application, connection, server
-from keystone_action.gateway.application import AT_ONCE, Settings
+from keystone_action.gateway import application, server
+from keystone_action.gateway.application import AT_ONCE, GatewaySettings
 from keystone_action.gateway.exchange import Tokens
-from keystone_action.gateway.ledger import Ledger, Limits
-from keystone_action.gateway.upstreams import Client
+from keystone_action.gateway.ledger import BudgetLimits, Ledger
+from keystone_action.gateway.upstreams import UpstreamClient
 
 STREAMED = {**ASK, "stream": True}
 
@@ -168,7 +168,7 @@ def test_a_call_that_arrived_before_the_client_left_counts():
 
 
 def test_a_client_that_does_not_read_does_not_hold_an_answer_up(monkeypatch):
-    monkeypatch.setattr(connection, "UNREAD_SECONDS", 0.5)
+    monkeypatch.setattr(server, "UNREAD_SECONDS", 0.5)
     much = {"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "x" * 1_000_000}}
     with world(stream(*STREAM[:2], *[much] * 30, *STREAM[3:])) as one:
         body = json.dumps(STREAMED).encode()
@@ -226,7 +226,10 @@ def test_two_hundred_streams_at_once_are_answered_thirty_two_at_a_time():
 
 def test_only_what_is_under_way_can_exceed_a_limit():
     gate = Gate()
-    with world(document(ANSWER, before=gate), limits=Limits(max_tokens=12)) as one, ThreadPoolExecutor(50) as pool:
+    with (
+        world(document(ANSWER, before=gate), limits=BudgetLimits(max_tokens=12)) as one,
+        ThreadPoolExecutor(50) as pool,
+    ):
         asking = [pool.submit(one.ask, body={**ASK, "number": number}, timeout=60) for number in range(50)]
         assert eventually(lambda: one.behind.at_once == AT_ONCE)
         gate.open()
@@ -275,7 +278,7 @@ def test_our_own_defect_is_kept_and_never_tells_what_it_was_about(monkeypatch):
     def broken(*_: Any) -> None:
         raise ValueError("about sk-real-key-of-ours-0001")
 
-    monkeypatch.setattr(Client, "stream", broken)
+    monkeypatch.setattr(UpstreamClient, "stream", broken)
     with world(is_broken=True) as one:
         found = one.ask()
         assert (found.status_code, found.json()) == (500, {"error": {"message": "the gateway is broken"}})
@@ -292,12 +295,12 @@ def test_a_defect_that_one_cell_provokes_is_no_other_cells(place, monkeypatch):
 
     alone = {**KEY, "connection": "close"}
     with world(document(ANSWER), is_broken=True) as one:
-        other = asyncio.run(one.gateways.open(Settings(WORTHLESS, {}, Ledger())))
+        other = asyncio.run(one.gateways.open(GatewaySettings(WORTHLESS, {}, Ledger())))
         with monkeypatch.context() as patched:
             if place == "a request":
-                patched.setattr(Client, "stream", broken)
+                patched.setattr(UpstreamClient, "stream", broken)
             else:
-                patched.setattr(connection.Connection, "data_received", broken)
+                patched.setattr(server.AgentConnection, "data_received", broken)
             for _ in range(200):
                 with contextlib.suppress(httpx.RemoteProtocolError, httpx.ReadError):
                     assert one.ask(headers=alone).status_code == 500
@@ -314,7 +317,7 @@ def test_a_gateway_that_ends_by_itself_is_a_defect(monkeypatch):
 
     with world() as one:
         monkeypatch.setattr(server, "accept", ends)
-        opened = asyncio.run(one.gateways.open(Settings(WORTHLESS, {}, Ledger())))
+        opened = asyncio.run(one.gateways.open(GatewaySettings(WORTHLESS, {}, Ledger())))
         asyncio.run(one.gateways.close(opened))
         assert opened.defects == ("it ended by itself: ValueError()",)
         asyncio.run(one.gateways.close(one.opened))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keystone_action.gateway import ledger as ledger_module
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens, ToolResult
-from keystone_action.gateway.ledger import Ledger, Limits, Refusal
+from keystone_action.gateway.ledger import BudgetLimits, Ledger, Refusal
 from keystone_action.gateway.trace import trace_of
 from keystone_action.pricing import Extras, Price
 
@@ -42,10 +42,10 @@ def test_tokens_and_money_are_summed():
 @pytest.mark.parametrize(
     ("limits", "sentence"),
     [
-        (Limits(max_cost_usd=0.01), "stopped at $0.02 of $0.01"),
-        (Limits(max_tokens=2_000), "stopped at 2,700 of 2,000 tokens"),
-        (Limits(max_requests=2), "stopped at 2 of 2 requests"),
-        (Limits(max_tool_calls=1), "stopped at 1 of 1 tool calls"),
+        (BudgetLimits(max_cost_usd=0.01), "stopped at $0.02 of $0.01"),
+        (BudgetLimits(max_tokens=2_000), "stopped at 2,700 of 2,000 tokens"),
+        (BudgetLimits(max_requests=2), "stopped at 2 of 2 requests"),
+        (BudgetLimits(max_tool_calls=1), "stopped at 1 of 1 tool calls"),
     ],
 )
 def test_a_limit_that_is_reached_stops_the_next_request(limits, sentence):
@@ -60,7 +60,7 @@ def test_a_limit_that_is_reached_stops_the_next_request(limits, sentence):
 
 
 def test_below_its_limits_nothing_is_stopped():
-    ledger = Ledger(Limits(max_cost_usd=0.03, max_tokens=2_701, max_requests=3, max_tool_calls=1))
+    ledger = Ledger(BudgetLimits(max_cost_usd=0.03, max_tokens=2_701, max_requests=3, max_tool_calls=1))
     ask(ledger)
     ask(ledger)
     ask(ledger)
@@ -70,9 +70,9 @@ def test_below_its_limits_nothing_is_stopped():
 def test_under_a_money_limit_a_model_needs_a_price():
     asked = Asked("our-own-model")
     with pytest.raises(Refusal, match=r"has no price; add one to gateway\.prices") as refusal:
-        ask(Ledger(Limits(max_cost_usd=1)), asked)
+        ask(Ledger(BudgetLimits(max_cost_usd=1)), asked)
     assert not refusal.value.spent
-    ask(Ledger(Limits(max_cost_usd=1), {"our-*": Price(1, 2)}), asked)
+    ask(Ledger(BudgetLimits(max_cost_usd=1), {"our-*": Price(1, 2)}), asked)
 
 
 def test_a_model_without_a_price_costs_nobody_knows_what():
@@ -89,7 +89,7 @@ def test_a_model_without_a_price_costs_nobody_knows_what():
 
 
 def test_an_answer_by_a_model_without_a_price_costs_what_was_asked_for():
-    ledger = Ledger(Limits(max_cost_usd=1))
+    ledger = Ledger(BudgetLimits(max_cost_usd=1))
     ask(ledger, answer=Answer("claude-opus-4-5-exp-of-tomorrow", tokens=Tokens(1_000_000, 0, 0, 0), finished=True))
     with pytest.raises(Refusal, match=r"stopped at \$5\.00 of \$1\.00"):
         ask(ledger)
@@ -119,7 +119,7 @@ MILLION = Tokens(1_000_000, 0, 1_000_000, 0)
     ],
 )
 def test_what_costs_more_than_its_tokens_is_never_counted_too_low(api, model, extras, dollars):
-    ledger = Ledger(Limits(max_cost_usd=1_000), {"ours": Price(1, 1)})
+    ledger = Ledger(BudgetLimits(max_cost_usd=1_000), {"ours": Price(1, 1)})
     exchange = ledger.open(api, "/v1/messages", Asked(model), b"1")
     answer = Answer(model, tokens=MILLION, extras=extras, finished=True)
     ledger.close(exchange, status=200, answer=answer, failure="", seconds=0)
@@ -366,7 +366,7 @@ def test_the_last_try_decides_whose_fault_it_was():
     [(0.50, "stopped at $0.52 of $0.50"), (0.005, "stopped at $0.520000 of $0.005000"), (0, "of $0.00")],
 )
 def test_the_sentence_of_a_money_limit(limit, sentence):
-    ledger = Ledger(Limits(max_cost_usd=limit), {"ours": Price(520_000, 0)})
+    ledger = Ledger(BudgetLimits(max_cost_usd=limit), {"ours": Price(520_000, 0)})
     if limit:
         ask(ledger, Asked("ours"), Answer("ours", tokens=Tokens(1, 0, 0, 0), finished=True))
     with pytest.raises(Refusal, match=re.escape(sentence)):
@@ -375,7 +375,7 @@ def test_the_sentence_of_a_money_limit(limit, sentence):
 
 def test_the_requests_of_a_cell_are_bounded_whatever_its_budget(monkeypatch):
     monkeypatch.setattr(ledger_module, "REQUESTS_LIMIT", 3)
-    for limits, limit in ((Limits(), 3), (Limits(max_requests=9), 3), (Limits(max_requests=0), 0)):
+    for limits, limit in ((BudgetLimits(), 3), (BudgetLimits(max_requests=9), 3), (BudgetLimits(max_requests=0), 0)):
         ledger = Ledger(limits)
         for _ in range(limit):
             asks(ledger, DONE)

@@ -8,10 +8,10 @@ import pytest
 from support.api_answers import COMPLETION, GENERATION, MESSAGE, RESPONSE, assembled, rendered_events
 from support.api_streams import read
 
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 ALL = (Anthropic(), OpenAiResponses(), OpenAiChat(), Gemini())
 

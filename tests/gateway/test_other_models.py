@@ -8,7 +8,7 @@ import pytest
 from support.gateway_world import CHUNK, USAGE, world
 from support.scripted_provider import stream
 
-from keystone_action.gateway.ledger import Limits
+from keystone_action.gateway.ledger import BudgetLimits
 
 CHAT = "/openai/v1/chat/completions"
 ALLOWED, OTHER = "gpt-5", "claude-opus-4-5"
@@ -99,7 +99,7 @@ def test_what_names_neither_passes(more: dict[str, Any]) -> None:
 
 
 def test_a_model_that_may_answer_needs_a_price_under_a_limit_of_money() -> None:
-    with world(limits=Limits(max_cost_usd=1)) as one:
+    with world(limits=BudgetLimits(max_cost_usd=1)) as one:
         found = one.ask(CHAT, chat(models=["of-tomorrow"]))
         assert "the model of-tomorrow has no price" in found.json()["error"]["message"]
 

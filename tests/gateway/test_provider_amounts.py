@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from support.api_streams import read
 
-from keystone_action.gateway.exchange import ModelCall, Provider, Tokens
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.exchange import ModelCall, Tokens
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 from keystone_action.pricing import Extras
 
 
@@ -21,7 +22,7 @@ def run_by_provider(call: str, name: str, arguments: dict[str, Any] | None) -> M
 
 
 SEARCH = {"type": "search", "query": "a cat"}
-OF_PROVIDERS: list[tuple[Provider, dict[str, Any], list[ModelCall]]] = [
+OF_PROVIDERS: list[tuple[ModelApi, dict[str, Any], list[ModelCall]]] = [
     (
         Anthropic(),
         {
@@ -81,7 +82,7 @@ OF_PROVIDERS: list[tuple[Provider, dict[str, Any], list[ModelCall]]] = [
 ]
 
 
-def streamed(provider: Provider, body: dict[str, Any]) -> list[dict[str, Any]]:
+def streamed(provider: ModelApi, body: dict[str, Any]) -> list[dict[str, Any]]:
     """An answer in one piece, as its API streams it."""
     if isinstance(provider, Gemini):
         return [body, body]  # it tells its searches again
@@ -104,7 +105,7 @@ def test_tools_that_the_provider_ran_are_calls(provider, body, calls):
     assert found == (calls if not isinstance(provider, Gemini) else [*calls, calls[-1]])
 
 
-EXTRAS: list[tuple[Provider, dict[str, Any], Extras]] = [
+EXTRAS: list[tuple[ModelApi, dict[str, Any], Extras]] = [
     (
         Anthropic(),
         {
@@ -134,7 +135,7 @@ def test_what_costs_besides_tokens_is_told(provider, body, extras):
     assert provider.whole(body).extras == extras
 
 
-USAGES: list[tuple[Provider, dict[str, Any], Tokens]] = [
+USAGES: list[tuple[ModelApi, dict[str, Any], Tokens]] = [
     (
         OpenAiResponses(),
         {"usage": {"input_tokens": 10, "input_tokens_details": {"cached_tokens": 3, "cache_write_tokens": 4}}},

@@ -12,7 +12,7 @@ from support.gateway_world import ANSWER, ASK, REAL, world
 from support.process_world import eventually
 from support.scripted_provider import Says, document
 
-from keystone_action.gateway.providers.faults import Fault, Faults, fault_of_answer, fault_of_error
+from keystone_action.gateway.faults import Fault, Faults, fault_of_answer, fault_of_error
 from keystone_action.gateway.upstreams import Upstream
 
 OURS = Upstream("anthropic", "anthropic", "https://api.anthropic.com", "sk-ant-1", "ANTHROPIC_API_KEY")

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.api_streams import CALL, STREAMS, anthropic_events, chat_events, gemini_events, read, responses_events
 
-from keystone_action.gateway.event_stream import EventStream
+from keystone_action.gateway.answer_copy import EventStream
+from keystone_action.gateway.anthropic import Anthropic
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, ToolResult
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 SAMPLES = Path(__file__).parents[1] / "data" / "gateway"
 ALL = (Anthropic(), OpenAiResponses(), OpenAiChat(), Gemini())

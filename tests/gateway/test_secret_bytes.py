@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.gateway.secret_bytes import SecretBytes
+from keystone_action.gateway.relay import SecretBytes
 
 KEY = b"sk-abab-1"
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from support.api_streams import STREAMS
 
 from keystone_action.gateway.answer_copy import AnswerCopy
-from keystone_action.gateway.exchange import Answer, Provider
-from keystone_action.gateway.secret_bytes import SecretBytes, shapes_of
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.exchange import Answer
+from keystone_action.gateway.relay import SecretBytes, shapes_of
 
 KEY = "sk-é-real/key-0001"
 
@@ -23,7 +24,7 @@ def content_of(events: list[dict[str, Any]], end: str) -> bytes:
     return "".join(line + end for line in [*lines, ""]).encode()
 
 
-def passed(provider: Provider, pieces: list[bytes], *, without_usage: bool) -> tuple[bytes, Answer]:
+def passed(provider: ModelApi, pieces: list[bytes], *, without_usage: bool) -> tuple[bytes, Answer]:
     copy, masked = AnswerCopy(provider, without_usage=without_usage), SecretBytes(shapes_of([KEY], "[key]"))
     copy.start(200, "text/event-stream")
     found = b"".join(copy.feed(masked.feed(piece)) for piece in pieces) + copy.feed(masked.end()) + copy.end()

@@ -21,7 +21,7 @@ from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.judged_material import FILE_LIMIT, MATERIAL_LIMIT
 from keystone_action.invariants.types.llm_as_judge import LlmAsJudge
-from keystone_action.judge.model_judge import ModelJudge
+from keystone_action.judge.jury import ModelJudge
 
 
 @dataclass

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.judge.answer import REASON_LIMIT, BadAnswer, parse_answer
+from keystone_action.judge.opinion import REASON_LIMIT, BadAnswer, parse_answer
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),

@@ -13,8 +13,7 @@ import httpx
 import pytest
 from support.certificates import make_certificate
 
-from keystone_action.judge.client import CallFailed, Question, connection_failure
-from keystone_action.judge.openai_client import OpenAIClient
+from keystone_action.judge.clients import CallFailed, OpenAIClient, Question, connection_failure
 
 
 @pytest.fixture

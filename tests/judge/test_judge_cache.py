@@ -9,7 +9,7 @@ import pytest
 from support.judging import ask
 from support.model_server import KEY, ModelServer, answer
 
-from keystone_action.judge.base import JudgeFailed
+from keystone_action.judge.judgement import JudgeFailed
 
 
 def test_an_answer_is_cached_by_what_decides_it(tmp_path: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 from support.judging import ask
 from support.model_server import ModelServer, Received, Reply, answer, error
 
-from keystone_action.judge.base import JudgeFailed, JudgeRequest, JudgeUnavailable
-from keystone_action.judge.model_judge import QUESTIONS, ModelJudge
+from keystone_action.judge.judgement import JudgeFailed, JudgeRequest, JudgeUnavailable
+from keystone_action.judge.jury import QUESTIONS, ModelJudge
 from keystone_action.runner.sharing.spending import Spending
 
 

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from keystone_action.judge.base import JudgeFailed
-from keystone_action.judge.models import DEFAULTS, Model, parse_model, resolve
+from keystone_action.judge.judgement import DEFAULTS, JudgeFailed, JudgeModel, parse_model, resolve
 from keystone_action.pricing import cost_of
 
 
 @pytest.mark.parametrize(
     ("name", "model"),
     [
-        ("claude-opus-4-8", Model("anthropic", "claude-opus-4-8")),
-        ("anthropic:my-own", Model("anthropic", "my-own")),
-        ("gpt-4o", Model("openai", "gpt-4o")),
-        ("o3-mini", Model("openai", "o3-mini")),
-        ("openai:meta-llama/Llama:free", Model("openai", "meta-llama/Llama:free")),
+        ("claude-opus-4-8", JudgeModel("anthropic", "claude-opus-4-8")),
+        ("anthropic:my-own", JudgeModel("anthropic", "my-own")),
+        ("gpt-4o", JudgeModel("openai", "gpt-4o")),
+        ("o3-mini", JudgeModel("openai", "o3-mini")),
+        ("openai:meta-llama/Llama:free", JudgeModel("openai", "meta-llama/Llama:free")),
     ],
 )
-def test_whose_model_it_is(name: str, model: Model) -> None:
+def test_whose_model_it_is(name: str, model: JudgeModel) -> None:
     assert parse_model(name) == model
 
 
@@ -65,7 +64,7 @@ def test_the_defaults_have_a_price() -> None:
 
 
 def test_models_that_take_no_temperature() -> None:
-    assert not Model("anthropic", "claude-haiku-5-5").takes_temperature
-    assert not Model("anthropic", "claude-haiku-5-5-20260801").takes_temperature
-    assert Model("anthropic", "claude-haiku-4-5-20251001").takes_temperature
-    assert Model("openai", "our-own").takes_temperature
+    assert not JudgeModel("anthropic", "claude-haiku-5-5").takes_temperature
+    assert not JudgeModel("anthropic", "claude-haiku-5-5-20260801").takes_temperature
+    assert JudgeModel("anthropic", "claude-haiku-4-5-20251001").takes_temperature
+    assert JudgeModel("openai", "our-own").takes_temperature

@@ -11,8 +11,8 @@ import pytest
 from support.judging import BOTH, ask
 from support.model_server import KEY, ModelServer, Received, Reply, answer, error, says
 
-from keystone_action.judge.base import JudgeFailed, JudgeRequest, JudgeUnavailable
-from keystone_action.judge.model_judge import ModelJudge
+from keystone_action.judge.judgement import JudgeFailed, JudgeRequest, JudgeUnavailable
+from keystone_action.judge.jury import ModelJudge
 
 
 @BOTH
@@ -272,8 +272,8 @@ def test_keys_of_the_process_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) 
     [
         ("ANTHROPIC_API_KEY", "sk with spaces", "ANTHROPIC_API_KEY holds characters that no key has"),
         ("ANTHROPIC_API_KEY", "schlüssel", "ANTHROPIC_API_KEY holds characters that no key has"),
-        ("ANTHROPIC_BASE_URL", "localhost:80", "ANTHROPIC_BASE_URL is no address"),
-        ("ANTHROPIC_BASE_URL", "https://user:pass@host", "ANTHROPIC_BASE_URL is no address"),
+        ("ANTHROPIC_BASE_URL", "localhost:80", "ANTHROPIC_BASE_URL is not an address"),
+        ("ANTHROPIC_BASE_URL", "https://user:pass@host", "ANTHROPIC_BASE_URL is not an address"),
     ],
 )
 def test_settings_that_can_not_work(variable: str, value: str, said: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.judge.base import JudgeRequest
+from keystone_action.judge.judgement import JudgeRequest
 from keystone_action.judge.prompt import JUDGED_LIMIT, bound, build, fence, has_input, visible
 
 NONCE = "0123456789abcdef" * 2

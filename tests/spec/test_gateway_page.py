@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support.check_types import CHECKS
 
-from keystone_action.gateway import answer_copy, application, connection, conversation, request_body, server, upstreams
+from keystone_action.gateway import answer_copy, application, request, request_body, server, upstreams
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
 
 PAGE = (Path(__file__).parents[2] / "docs" / "gateway.md").read_text("utf-8")
@@ -26,17 +26,17 @@ def test_an_example_loads(example: str, load_text: Callable[..., LoadedSpec]) ->
 @pytest.mark.parametrize(
     ("words", "value"),
     [
-        ("a head of more than {} KiB", connection.HEAD_LIMIT >> 10),
-        ("more than {} s for a head", connection.HEAD_SECONDS),
-        ("more than {} s for a body", conversation.BODY_SECONDS),
-        ("sends more than {} MiB, or", conversation.BODY_LIMIT >> 20),
+        ("a head of more than {} KiB", server.HEAD_LIMIT >> 10),
+        ("more than {} s for a head", server.HEAD_SECONDS),
+        ("more than {} s for a body", request.BODY_SECONDS),
+        ("sends more than {} MiB, or", request.BODY_LIMIT >> 20),
         ("or more than {:,} values", request_body.MARKS_LIMIT),
         ("sends more than {} MiB in one piece", answer_copy.READ_LIMIT >> 20),
         ("a path and query of more than {} KiB", application.TARGET_LIMIT >> 10),
         ("more than {} requests at once", application.AT_ONCE),
         ("connections beyond {}", server.CONNECTIONS),
         ("says nothing for {} minutes", upstreams.SILENT_SECONDS / 60),
-        ("does not read for a minute", connection.UNREAD_SECONDS / 60),
+        ("does not read for a minute", server.UNREAD_SECONDS / 60),
         ("for up to a minute", application.AFTER_LEAVING_SECONDS / 60),
     ],
 )

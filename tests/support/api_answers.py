@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from keystone_action.gateway.event_stream import EventStream
-from keystone_action.gateway.exchange import Provider, Rendered
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.answer_copy import EventStream
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi, Rendered
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 LONG = "Zeile – 行\n\u2028\\n\"'" * 700
 STREAMED = {"stream": True, "stream_options": {"include_usage": True}}
@@ -235,7 +235,7 @@ GENERATION: dict[str, Any] = {
     "createTime": "2026-01-01T00:00:00Z",
 }  # fmt: skip
 
-ANSWERS: list[tuple[Provider, dict[str, Any]]] = [
+ANSWERS: list[tuple[ModelApi, dict[str, Any]]] = [
     (Anthropic(), MESSAGE),
     (Anthropic(), {**MESSAGE, "content": [], "stop_reason": "refusal"}),
     (OpenAiResponses(), RESPONSE),
@@ -257,18 +257,18 @@ def events_of(content: bytes) -> list[Any]:
     return [data for event in EventStream().feed(content) if (data := event.json()) is not None]
 
 
-def streamed(provider: Provider, document: Any, body: Any = None) -> Rendered:
+def streamed(provider: ModelApi, document: Any, body: Any = None) -> Rendered:
     """An answer as a stream."""
     path = "/v1beta/models/gem:streamGenerateContent"
     return provider.rendered(document, body=STREAMED if body is None else body, path=path, query="alt=sse")
 
 
-def rendered_events(provider: Provider, document: Any) -> list[Any]:
+def rendered_events(provider: ModelApi, document: Any) -> list[Any]:
     """An answer's events."""
     return events_of(b"".join(streamed(provider, document).pieces))
 
 
-def assembled(provider: Provider, events: list[Any]) -> dict[str, Any]:
+def assembled(provider: ModelApi, events: list[Any]) -> dict[str, Any]:
     """What these events are in one piece."""
     assembler = provider.assembler()
     for event in events:

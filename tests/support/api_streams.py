@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from keystone_action.gateway.exchange import Answer, ModelCall, Provider, Tokens
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.exchange import Answer, ModelCall, Tokens
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 CALL = ModelCall("call_1", "write", {"path": "a.txt"})
 
@@ -92,7 +93,7 @@ def gemini_events() -> list[dict[str, Any]]:
     return [piece({"text": "hm", "thought": True}), piece({"text": "I "}), piece({"text": "write"}), last]
 
 
-STREAMS: list[tuple[Provider, list[dict[str, Any]], Tokens, str, str]] = [
+STREAMS: list[tuple[ModelApi, list[dict[str, Any]], Tokens, str, str]] = [
     (Anthropic(), anthropic_events(), Tokens(7, 3, 5, 60), "opus", "tool_use"),
     (OpenAiResponses(), responses_events(), Tokens(7, 3, None, 60), "gpt", "completed"),
     (OpenAiChat(), chat_events(), Tokens(7, 3, None, 60), "gpt", "tool_calls"),
@@ -100,7 +101,7 @@ STREAMS: list[tuple[Provider, list[dict[str, Any]], Tokens, str, str]] = [
 ]
 
 
-def read(provider: Provider, events: list[Any]) -> Answer:
+def read(provider: ModelApi, events: list[Any]) -> Answer:
     """What has come after these events."""
     reader = provider.reader()
     for event in events:

@@ -18,7 +18,7 @@ from support.fork_server import IMPORTED, ForkServer
 ROOT = Path(__file__).parent.parent.parent
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/nonexistent", "PYTHONPATH": str(ROOT)}
 
-JUDGES = ("anthropic.resources.messages", "keystone_action.judge.model_judge")
+JUDGES = ("anthropic.resources.messages", "keystone_action.judge.jury")
 """What calls that ask a model import besides."""
 
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}

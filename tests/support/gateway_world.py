@@ -14,8 +14,9 @@ import httpx
 from support.process_world import eventually
 from support.scripted_provider import Says, ScriptedProvider, provider
 
-from keystone_action.gateway.application import Settings
-from keystone_action.gateway.ledger import Exchange, Ledger, Limits
+from keystone_action.gateway.application import GatewaySettings
+from keystone_action.gateway.exchange import Exchange
+from keystone_action.gateway.ledger import BudgetLimits, Ledger
 from keystone_action.gateway.server import Gateways, OpenGateway
 from keystone_action.gateway.upstreams import Upstream
 
@@ -87,7 +88,7 @@ class World:
 @contextmanager
 def world(
     *answers: Says,
-    limits: Limits | None = None,
+    limits: BudgetLimits | None = None,
     models: tuple[str, ...] = (),
     silent: float = 600,
     is_broken: bool = False,
@@ -107,7 +108,7 @@ def world(
                 "gemini": Upstream("gemini", "gemini", behind.url, REAL),
                 **(others or {}),
             }
-            told = Settings(WORTHLESS, upstreams, ledger, on_spent=lambda: spent.append(True), **settings)
+            told = GatewaySettings(WORTHLESS, upstreams, ledger, on_spent=lambda: spent.append(True), **settings)
             opened = asyncio.run(gateways.open(told))
             yield World(f"http://127.0.0.1:{opened.port}", ledger, behind, spent, gateways, opened, client)
             assert is_broken == bool(opened.defects)

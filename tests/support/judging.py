@@ -8,8 +8,8 @@ import anyio
 import pytest
 from support.model_server import ModelServer
 
-from keystone_action.judge.base import Judgement, JudgeRequest
-from keystone_action.judge.model_judge import ModelJudge
+from keystone_action.judge.judgement import Judgement, JudgeRequest
+from keystone_action.judge.jury import ModelJudge
 
 BOTH = pytest.mark.parametrize("model", ["claude-sonnet-4-6", "openai:local-model"])
 """Each of these models takes a temperature."""

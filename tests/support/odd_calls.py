@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from keystone_action.gateway.exchange import Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 Calls = list[tuple[str, Any]]
 A, B = '{"command": "ls"}', '{"path": "a"}'
@@ -267,7 +267,7 @@ GEMINI: dict[str, tuple[list[Any], Calls]] = {
         [BASH],
     ),
 }  # fmt: skip
-ODD: dict[str, tuple[Provider, list[Any], Calls]] = {
+ODD: dict[str, tuple[ModelApi, list[Any], Calls]] = {
     f"{provider.title.split()[-1]}: {name}": (provider, events, calls)
     for provider, known in (
         (OpenAiChat(), CHAT),

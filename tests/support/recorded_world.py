@@ -11,11 +11,10 @@ from support.gateway_world import World, world
 from support.scripted_provider import Answer
 
 from keystone_action.gateway.recordings.names import Names
-from keystone_action.gateway.recordings.recorder import Recorder
+from keystone_action.gateway.recordings.recorder import Recorder, Requests
 from keystone_action.gateway.recordings.recording import Recording
 from keystone_action.gateway.recordings.replay import Replay
 from keystone_action.gateway.recordings.request_key import Sameness
-from keystone_action.gateway.recordings.requests import Requests
 
 HERE, THERE = {"workspace": "/tmp/run-1/workspace"}, {"workspace": "/home/ci/run-2/ws"}
 

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keystone_action.gateway.recordings.files import write_recording
 from keystone_action.gateway.recordings.recording import Entry, Recording
 from keystone_action.gateway.recordings.request_key import key_of
-from keystone_action.gateway.recordings.writing import write_recording
 
 MESSAGES = [
     {"role": "user", "content": "Repair it — ☃ \ud800 \u2028"},

@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from keystone_action.errors import HarnessError
-from keystone_action.gateway.addresses import ModelAddress
+from keystone_action.gateway.upstreams import ModelAddress
 from keystone_action.spec.models.agents import AgentBase, AgentTrace, PresetAgent
 from keystone_action.spec.models.fields import StrictModel
 
@@ -40,7 +40,7 @@ class Package(StrictModel):
         return (f"{self.name}{_AT[self.source]}{version}" if version not in ("", LATEST) else self.name, *self.also)
 
 
-class Model(StrictModel):
+class ModelArguments(StrictModel):
     """How the program is told its model. required: it has none of its own."""
 
     arguments: Annotated[list[str], Field(min_length=1)]
@@ -114,7 +114,7 @@ class Preset(StrictModel):
     version: list[str]
     providers: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     argv: Annotated[list[str], Field(min_length=1)]
-    model: Model
+    model: ModelArguments
     without_provider_tools: WithoutProviderTools = Field(default_factory=WithoutProviderTools)
     stdin: Literal["prompt"] | None = None
     environment: Texts = Field(default_factory=dict)

@@ -1,23 +1,160 @@
-"""A source that asks the provider, and keeps what was asked and answered."""
+"""A source that asks the provider, and keeps what was asked and answered.
+
+A request of an agent as recorder and replay see it: its normal form, its keys, its place in a conversation.
+
+Which conversation a request belongs to (contract, 5.6 "Recordings", `turn`).
+
+A conversation continues when its messages extend those of an earlier request; else it is the next one with, or without,
+tools. Recorder and replay count by this one rule, so that the n-th request of each gets the n-th answer. (Clients ask
+for titles with the task's own words, so requests without tools never continue one with tools.)
+"""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.errors import HarnessError
 from keystone_action.gateway.answer_copy import AnswerCopy
-from keystone_action.gateway.conversation import Reply, Request
-from keystone_action.gateway.exchange import Tokens
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.exchange import Asked, Tokens
 from keystone_action.gateway.ledger import Refusal
-from keystone_action.gateway.recordings.lines import count_messages
-from keystone_action.gateway.recordings.names import ids_in
-from keystone_action.gateway.recordings.recording import LINES_LIMIT, MESSAGES_LIMIT, SIZE_LIMIT, Entry
-from keystone_action.gateway.recordings.requests import KnownRequest, Requests
-from keystone_action.gateway.relay import Source, failure_of
-from keystone_action.gateway.routes import Route
+from keystone_action.gateway.recordings.names import Names, ids_in
+from keystone_action.gateway.recordings.recording import LINES_LIMIT, MESSAGES_LIMIT, SIZE_LIMIT, Entry, count_messages
+from keystone_action.gateway.recordings.request_key import Keys, NormalForms, Sameness
+from keystone_action.gateway.registry import ApiRoute
+from keystone_action.gateway.relay import AnswerSource, failure_of
+from keystone_action.gateway.request import SHORT, AgentReply, AgentRequest
+from keystone_action.gateway.request_body import parsed_body
+
+
+@dataclass(slots=True)
+class Conversation:
+    """with_tools, number: which one it is, from 0 among those of its kind. answered: its requests that were."""
+
+    with_tools: bool
+    number: int
+    answered: int = 0
+
+
+class Conversations:
+    """Of one cell, as its requests come."""
+
+    def __init__(self) -> None:
+        self._by_messages: dict[tuple[str, bool, bytes], Conversation] = {}
+        self._by_answer: dict[str, Conversation] = {}
+        self._begun: Counter[bool] = Counter()
+
+    def of(self, api: str, messages: Sequence[Any], *, with_tools: bool, previous: str = "") -> Conversation:
+        """The conversation that a request continues or begins. messages: in their normal form. previous: the id of the
+        answer that it says it continues, in an API whose requests send only what is new; empty otherwise."""
+        digests = list(_digests(messages))
+        known = self._by_answer.get(previous) if previous else None
+        earlier = (self._by_messages.get((api, with_tools, one)) for one in reversed(digests))
+        found = known or next(filter(None, earlier), None)
+        if found is None:
+            found = Conversation(with_tools, self._begun[with_tools])
+            self._begun[with_tools] += 1
+        if digests:
+            self._by_messages[api, with_tools, digests[-1]] = found
+        return found
+
+    def answered(self, conversation: Conversation, answer_id: str = "") -> None:
+        """Its last request was answered. answer_id: by which a later request can continue it."""
+        conversation.answered += 1
+        if answer_id:
+            self._by_answer[answer_id] = conversation
+
+
+def _digests(messages: Sequence[Any]) -> Iterator[bytes]:
+    """Of the first message, the first two, and so on."""
+    so_far = hashlib.sha256()
+    for message in messages:
+        so_far.update(json.dumps(message, sort_keys=True).encode())
+        so_far.update(b"\n")
+        yield so_far.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRequest:
+    """number: from 1, in the order in which the requests of a cell came. body: as it came. normal: its normal form.
+    key: of that; whole_key: the same without `gateway.ignore`. turn: which answered request of its conversation it
+    would be, from 0."""
+
+    number: int
+    api: str
+    body: Mapping[str, Any]
+    asked: Asked
+    normal: Mapping[str, Any]
+    key: str
+    whole_key: str
+    conversation: Conversation
+    turn: int
+
+
+class Requests:
+    """Of one cell. names: of this run's values, once it has begun."""
+
+    def __init__(self, sameness: Sameness) -> None:
+        self._sameness = sameness
+        self._conversations = Conversations()
+        self._turn = asyncio.Lock()
+        self._number = 0
+        self._forms = NormalForms(Names({}), sameness)
+        self._keys, self._whole_keys = Keys(sameness.ignore), Keys()
+        self.names = Names({})
+
+    def begin(self, names: Names) -> None:
+        """The cell's sandbox is there, and what differs from run to run is known."""
+        self.names, self._forms = names, NormalForms(names, self._sameness)
+
+    async def know(self, api: str, provider: ModelApi, path: str, body: bytes) -> KnownRequest:
+        """Read a request. One at a time, in the order in which they came. Raises Refusal, RecordingError."""
+        async with self._turn:
+            self._number += 1
+            if len(body) <= SHORT:
+                return self._read(api, provider, path, body)
+            return await asyncio.to_thread(self._read, api, provider, path, body)
+
+    def answered(self, request: KnownRequest, answer: Mapping[str, Any]) -> None:
+        """A request was answered with this document."""
+        answer_id = answer.get("id")
+        self._conversations.answered(request.conversation, answer_id if isinstance(answer_id, str) else "")
+
+    def _read(self, api: str, provider: ModelApi, path: str, body: bytes) -> KnownRequest:
+        parsed = parsed_body(body)
+        asked = provider.asked(parsed, path)
+        normal = self._forms.of(parsed)
+        messages = normal.get(provider.conversation_field)
+        previous = parsed.get("previous_response_id")
+        conversation = self._conversations.of(
+            api,
+            _messages(messages),
+            with_tools=bool(asked.tools),
+            previous=previous if isinstance(previous, str) else "",
+        )
+        return KnownRequest(
+            self._number,
+            api,
+            parsed,
+            asked,
+            normal,
+            self._keys.key_of(api, asked.model, normal),
+            self._whole_keys.key_of(api, asked.model, normal),
+            conversation,
+            conversation.answered,
+        )
+
+
+def _messages(found: Any) -> Sequence[Any]:
+    return found if isinstance(found, list) else [] if found is None else [found]
+
 
 _END_SECONDS = 5.0
 """For the end of an answer that its client has read already: its ids are known once it has come."""
@@ -28,7 +165,7 @@ class Recorder:
 
     keeps_documents = True
 
-    def __init__(self, relay: Source, requests: Requests) -> None:
+    def __init__(self, relay: AnswerSource, requests: Requests) -> None:
         self._relay, self._requests = relay, requests
         self._entries: dict[int, Entry] = {}
         self._size = self._messages = 0
@@ -41,9 +178,14 @@ class Recorder:
         return tuple(entry for _, entry in sorted(self._entries.items()))
 
     async def pass_on(
-        self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
+        self,
+        request: AgentRequest,
+        route: ApiRoute,
+        body: bytes | None,
+        reply: AgentReply,
+        copy: AnswerCopy | None = None,
     ) -> int:
-        """See Source."""
+        """See AnswerSource."""
         if route.provider is None or body is None or copy is None:
             return await self._relay.pass_on(request, route, body, reply, copy)
         if self.problem:  # the cell is an error already, and what it asks from now on would only cost

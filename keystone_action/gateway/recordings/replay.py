@@ -1,23 +1,161 @@
-"""A source that answers from a recording. It opens no connection and needs no key."""
+"""A source that answers from a recording. It opens no connection and needs no key.
+
+Where a request differs from the nearest recorded one, for people to read.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from keystone_action.errors import HarnessError
 from keystone_action.gateway.answer_copy import AnswerCopy
-from keystone_action.gateway.conversation import Reply, Request
-from keystone_action.gateway.exchange import Provider, Rendered
+from keystone_action.gateway.api import ModelApi, Rendered
 from keystone_action.gateway.ledger import CHARACTERS_A_TOKEN, Refusal
-from keystone_action.gateway.recordings.conversations import Conversation
-from keystone_action.gateway.recordings.nearest import difference
-from keystone_action.gateway.recordings.recording import Entry, Recording
-from keystone_action.gateway.recordings.requests import KnownRequest, Requests
-from keystone_action.gateway.routes import Route, provider_for
+from keystone_action.gateway.recordings.recorder import Conversation, KnownRequest, Requests
+from keystone_action.gateway.recordings.recording import CONVERSATIONS, Entry, Recording
+from keystone_action.gateway.registry import ApiRoute, provider_for
+from keystone_action.gateway.request import AgentReply, AgentRequest
+
+PLACES_SHOWN = 3
+_AROUND = 40
+"""Characters shown on either side of the first one that differs."""
+_NAMES_SHOWN = 5
+
+
+def difference(wanted: Mapping[str, Any], entries: Sequence[Entry]) -> str:
+    """The first places in which a request, in its normal form, differs from the recorded one that is most like it, as
+    `messages[3].content: recorded "…", asked "…"`."""
+    if not entries:
+        return "the recording holds no request"
+    nearest = max(entries, key=lambda entry: _likeness(wanted, entry.request))
+    found = _places(nearest.request, wanted)
+    shown = [place for _, place in zip(range(PLACES_SHOWN + 1), found, strict=False)]
+    if not shown:
+        return f"the API or the model: recorded {_shown(nearest.api)} and {_shown(nearest.model)}"
+    return "; ".join([*shown[:PLACES_SHOWN], *(["and more"] if len(shown) > PLACES_SHOWN else [])])
+
+
+def _likeness(wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[int, int, int, int]:
+    """Equal messages at the beginning, in all, equal fields, and how near the numbers of messages are."""
+    ours, theirs = _messages(wanted), _messages(recorded)
+    equal = [one == other for one, other in zip(ours, theirs, strict=False)]
+    first = equal.index(False) if False in equal else len(equal)
+    fields = sum(name in recorded and recorded[name] == value for name, value in wanted.items())
+    return first, fields, sum(equal), -abs(len(ours) - len(theirs))
+
+
+def _messages(request: Mapping[str, Any]) -> list[Any]:
+    return next((value for name in CONVERSATIONS if isinstance(value := request.get(name), list)), [])
+
+
+def _places(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
+    """What a request is about comes first: its model, its tools, what was said."""
+    names = dict.fromkeys(["model", "tools", *recorded, *asked])
+    for name in names:
+        if name not in recorded and name not in asked:
+            continue
+        if name not in recorded:
+            yield f"{name}: not recorded, asked {_shown(asked[name])}"
+        elif name not in asked:
+            yield f"{name}: recorded {_shown(recorded[name])}, not asked"
+        elif name == "tools" and (change := _tools(recorded[name], asked[name])):
+            yield change
+        else:
+            yield from _differences(name, recorded[name], asked[name])
+
+
+def _tools(recorded: Any, asked: Any) -> str:
+    before, now = _tool_names(recorded), _tool_names(asked)
+    gone, new = [one for one in before if one not in now], [one for one in now if one not in before]
+    parts = [f"recorded and not asked: {_listed(gone)}"] if gone else []
+    parts += [f"asked and not recorded: {_listed(new)}"] if new else []
+    return f"tools: {'; '.join(parts)}" if parts else ""
+
+
+def _tool_names(tools: Any, depth: int = 4) -> dict[str, None]:
+    """Of tools as each API has them, namespaces of tools included."""
+    found: dict[str, None] = {}
+    for tool in tools if isinstance(tools, list) else []:
+        if not isinstance(tool, dict):
+            continue
+        function = tool.get("function")
+        inner = [tool.get(name) for name in ("tools", "functionDeclarations", "function_declarations")]
+        name = (function.get("name") if isinstance(function, dict) else None) or tool.get("name") or tool.get("type")
+        if isinstance(name, str):
+            found[name] = None
+        for one in inner if depth else []:
+            found |= _tool_names(one, depth - 1)
+    return found
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMES_SHOWN:,} more" if len(names) > _NAMES_SHOWN else ""
+    return ", ".join(_shown(name) for name in names[:_NAMES_SHOWN]) + more
+
+
+def _differences(place: str, recorded: Any, asked: Any) -> Iterator[str]:
+    if recorded is asked or (recorded == asked and type(recorded) is type(asked)):
+        return
+    if isinstance(recorded, dict) and isinstance(asked, dict):
+        for name in dict.fromkeys([*recorded, *asked]):
+            here = f"{place}.{_name(name)}"
+            if name not in recorded:
+                yield f"{here}: not recorded, asked {_shown(asked[name])}"
+            elif name not in asked:
+                yield f"{here}: recorded {_shown(recorded[name])}, not asked"
+            else:
+                yield from _differences(here, recorded[name], asked[name])
+    elif isinstance(recorded, list) and isinstance(asked, list):
+        for index, (one, other) in enumerate(zip(recorded, asked, strict=False)):
+            yield from _differences(f"{place}[{index}]", one, other)
+        if len(recorded) != len(asked):
+            yield f"{place}: recorded {len(recorded):,}, asked {len(asked):,}"
+    elif isinstance(recorded, str) and isinstance(asked, str):
+        at = max(0, _common(recorded, asked) - _AROUND)
+        yield f"{place}: recorded {_window(recorded, at)}, asked {_window(asked, at)}"
+    else:
+        yield f"{place}: recorded {_shown(recorded)}, asked {_shown(asked)}"
+
+
+def _common(one: str, other: str) -> int:
+    """How many characters at the beginnings of two texts are equal."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if one[low:middle] == other[low:middle] else (low, middle - 1)
+    return low
+
+
+def _name(name: str) -> str:
+    """The beginning of a field's name, on one line."""
+    return name if name.isidentifier() and len(name) <= _AROUND else _window(name, 0)
+
+
+def _window(text: str, at: int) -> str:
+    end = at + 2 * _AROUND
+    return json.dumps(f"{'…' if at else ''}{text[at:end]}{'…' if end < len(text) else ''}", ensure_ascii=False)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return _window(value, 0)
+    text = _bounded(value)
+    return text if len(text) <= 2 * _AROUND else f"{text[: 2 * _AROUND]}…"
+
+
+def _bounded(value: Any) -> str:
+    """JSON of about as much as is shown."""
+    if isinstance(value, list):
+        return f"{len(value):,} items" if value else "an empty list"
+    if isinstance(value, dict):
+        return f"an object with {', '.join(map(_name, list(value)[:_NAMES_SHOWN]))}" if value else "{}"
+    return json.dumps(value)[: 2 * _AROUND + 1]
+
 
 Match = Literal["content", "turn"]
 ESTIMATED = b"x-keystone-estimated"
@@ -76,7 +214,12 @@ class Replay:
         return tuple(self._stale)
 
     async def pass_on(
-        self, request: Request, route: Route, body: bytes | None, reply: Reply, copy: AnswerCopy | None = None
+        self,
+        request: AgentRequest,
+        route: ApiRoute,
+        body: bytes | None,
+        reply: AgentReply,
+        copy: AnswerCopy | None = None,
     ) -> int:
         """See Source."""
         if route.provider is None or body is None or copy is None:
@@ -93,13 +236,15 @@ class Replay:
         return entry.status
 
     @staticmethod
-    def _rendered(known: KnownRequest, entry: Entry, document: Any, request: Request, provider: Provider) -> Rendered:
+    def _rendered(
+        known: KnownRequest, entry: Entry, document: Any, request: AgentRequest, provider: ModelApi
+    ) -> Rendered:
         if entry.status >= 400:
             return Rendered("application/json", (json.dumps(document).encode(),))
         return provider.rendered(document, body=known.body, path=request.path, query=request.query)
 
     @staticmethod
-    async def _answer(status: int, rendered: Rendered, reply: Reply, copy: AnswerCopy) -> None:
+    async def _answer(status: int, rendered: Rendered, reply: AgentReply, copy: AnswerCopy) -> None:
         headers = [(b"content-type", rendered.content_type.encode())]
         copy.start(status, rendered.content_type)
         await reply.start(status, headers)
@@ -108,7 +253,7 @@ class Replay:
             await asyncio.sleep(0)  # other cells have their turn
         await reply.body(copy.end())
 
-    async def _estimate(self, request: Request, body: bytes | None, reply: Reply) -> int:
+    async def _estimate(self, request: AgentRequest, body: bytes | None, reply: AgentReply) -> int:
         self.estimates += 1
         api = request.upstream.api
         provider = provider_for(api)
@@ -124,7 +269,7 @@ class Replay:
         await reply.body(content)
         return 200
 
-    def _entry(self, known: KnownRequest, provider: Provider) -> Entry:
+    def _entry(self, known: KnownRequest, provider: ModelApi) -> Entry:
         """The recorded answer for a request. Raises Refusal."""
         found = self._by_content(known) if self._match == "content" else self._by_position(known)
         if found is None:
@@ -180,7 +325,7 @@ class Replay:
         equal = [part for part, entry in zip(free, first, strict=True) if entry.key == known.key]
         return next(iter([*equal, *sorted(free)]), None)
 
-    def _require_offered(self, known: KnownRequest, entry: Entry, provider: Provider) -> None:
+    def _require_offered(self, known: KnownRequest, entry: Entry, provider: ModelApi) -> None:
         """A call of a tool that the request no longer offers is a miss (contract, 5.6)."""
         calls = {call.name for call in provider.whole(entry.answer).calls} if entry.status < 400 else set()
         offered = set(provider.asked(entry.request, "").tools)

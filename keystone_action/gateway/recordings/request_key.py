@@ -11,24 +11,29 @@ Left out of the normal form, since none of it changes what a model answers:
 from __future__ import annotations
 
 import hashlib
-import json
 import math
-import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from keystone_action.gateway.recordings.ids import CONVERSATIONS, ids_of_request, with_ids
 from keystone_action.gateway.recordings.names import Names, comparable_text
-from keystone_action.gateway.recordings.recording import SIZE_LIMIT
+from keystone_action.gateway.recordings.recording import (
+    CONVERSATIONS,
+    SIZE_LIMIT,
+    RecordingError,
+    canonical,
+    check_depth,
+    ids_of_request,
+    with_ids,
+    with_texts,
+)
 from keystone_action.gateway.recordings.tool_results import (
     is_result,
     with_equal_results,
     with_results_in_order,
 )
-from keystone_action.gateway.recordings.walking import RecordingError, check_depth, with_texts
 
 KEY_LENGTH = 32
 PATTERN_SECONDS = 10.0
@@ -53,7 +58,6 @@ _COMMITS = (
     r"(?<![\w-])commit ([0-9a-f]{40})\b",
 )
 """Where git tells of a commit that was made: its hash depends on the second."""
-_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 Place = Literal["system", "messages", "results", "tools"]
@@ -253,12 +257,6 @@ class _Patterns:
 
     def _replacement(self, found: Any) -> str:
         return self._mark if found[0] else ""
-
-
-def canonical(value: Any, **options: Any) -> str:
-    """JSON as a recording has it, in UTF-8. Halves of surrogate pairs are escaped: UTF-8 has none."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, **options)
-    return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def _bytes(value: Any) -> bytes:

@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
-from keystone_action.gateway.recordings.walking import with_texts
+from keystone_action.gateway.recordings.recording import with_texts
 
 # Each pattern begins with letters or digits, and looks back from there, since a search goes by how patterns begin. What
 # a tool printed may be megabytes of one letter, so every repetition is bounded.

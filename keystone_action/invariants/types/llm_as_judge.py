@@ -17,8 +17,15 @@ from keystone_action.invariants.judged_material import (
     NoTrace,
     collect_material,
 )
-from keystone_action.judge.base import JudgeCost, JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable
-from keystone_action.judge.models import is_alias, parse_model
+from keystone_action.judge.judgement import (
+    JudgeCost,
+    JudgeFailed,
+    Judgement,
+    JudgeRequest,
+    JudgeUnavailable,
+    is_alias,
+    parse_model,
+)
 from keystone_action.judge.prompt import has_input
 from keystone_action.spec.models.fields import AuthorPath, StrictModel, Template, TextOrMapping
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import anyio
 
-from keystone_action.agents.base import AgentCall
+from keystone_action.agents.program import AgentCall
 from keystone_action.agents.run import run_agent
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.model import AgentRun, Evidence

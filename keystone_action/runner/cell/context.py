@@ -20,7 +20,7 @@ from keystone_action.sandbox.protocol import Home, Sandbox
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
-    from keystone_action.judge.base import Judge
+    from keystone_action.judge.judgement import Judge
     from keystone_action.runner.cell.running_cell import CellUnderWay
 
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.trace import Trace
     from keystone_action.gateway.ledger import Ledger
-    from keystone_action.gateway.relay import Source
+    from keystone_action.gateway.relay import AnswerSource
     from keystone_action.runner.cell.running_cell import CellUnderWay
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.models.gateway import Gateway
@@ -40,8 +40,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
     gateway = under_way.gateway_wanted
     if gateway is None:
         return
-    from keystone_action.gateway.cell import open_gateway
-    from keystone_action.gateway.configuration import configure
+    from keystone_action.gateway.cell import configure, open_gateway
 
     options, network = under_way.run.options, under_way.network
     inside = network if under_way.image is not None else None
@@ -80,7 +79,7 @@ async def open_model_gateway(under_way: CellUnderWay) -> None:
     under_way.names["gateway"] = {name: address.as_mapping() for name, address in opened.addresses.items()}
 
 
-def _of_providers(providers: Source) -> Source:
+def _of_providers(providers: AnswerSource) -> AnswerSource:
     return providers
 
 
@@ -90,7 +89,7 @@ def _needed(under_way: CellUnderWay, gateway: Gateway) -> list[str]:
     if not isinstance(agent, PresetAgent):
         return []
     from keystone_action.agents.presets.preset import load_preset
-    from keystone_action.gateway.addresses import provider_of_api
+    from keystone_action.gateway.upstreams import provider_of_api
 
     # Its other fields may name services, which are not there yet.
     named = agent.model_copy(update={"model": agent.model and under_way.fill(agent.model)})
@@ -196,7 +195,7 @@ def _time_left(under_way: CellUnderWay) -> float:
 
 def _write_down(ledger: Ledger, audit: AuditLog) -> None:
     """Raises OutputError."""
-    from keystone_action.gateway.audit import audit_records
+    from keystone_action.gateway.trace import audit_records
 
     try:
         for event, ts, details in audit_records(ledger):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.agents.base import write_inputs
+from keystone_action.agents.program import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import CopyReport, copy_tree, keep_originals, snapshot, snapshot_git

@@ -19,12 +19,11 @@ if TYPE_CHECKING:
 
     from keystone_action.evidence.masking import Masker
     from keystone_action.gateway.ledger import Ledger
-    from keystone_action.gateway.recordings.recorder import Recorder
+    from keystone_action.gateway.recordings.recorder import Recorder, Requests
     from keystone_action.gateway.recordings.recording import Recording
     from keystone_action.gateway.recordings.replay import Replay
     from keystone_action.gateway.recordings.request_key import Place
-    from keystone_action.gateway.recordings.requests import Requests
-    from keystone_action.gateway.relay import Source
+    from keystone_action.gateway.relay import AnswerSource
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.plan import Cell
@@ -69,10 +68,10 @@ class CellRecording:
         self.replay = Replay(recording, gateway.match, self._requests, _shown(cell, path))
 
     @property
-    def source(self) -> Callable[[Source], Source]:
+    def source(self) -> Callable[[AnswerSource], AnswerSource]:
         """What answers, made of the providers."""
 
-        def made(providers: Source) -> Source:
+        def made(providers: AnswerSource) -> AnswerSource:
             if self.replay is not None:
                 return self.replay
             from keystone_action.gateway.recordings.recorder import Recorder
@@ -114,8 +113,8 @@ class CellRecording:
         await anyio.to_thread.run_sync(self._write, self.recorder, apis, masker)
 
     def _write(self, recorder: Recorder, apis: Mapping[str, str], masker: Masker) -> None:
+        from keystone_action.gateway.recordings.files import write_recording
         from keystone_action.gateway.recordings.recording import Recording
-        from keystone_action.gateway.recordings.writing import write_recording
 
         loaded = self._cell.loaded
         recording = Recording(
@@ -150,8 +149,8 @@ def _replay_notices(replay: Replay) -> Iterator[str]:
 
 
 def _requests(cell: Cell, gateway: Gateway) -> Requests:
+    from keystone_action.gateway.recordings.recorder import Requests
     from keystone_action.gateway.recordings.request_key import Sameness
-    from keystone_action.gateway.recordings.requests import Requests
 
     agent = cell.agent
     varies: Mapping[Place, tuple[str, ...]] = {}
@@ -171,14 +170,14 @@ def _path_to_write(cell: Cell) -> Path:
 
 
 def _require_place(cell: Cell) -> None:
-    from keystone_action.gateway.recordings.writing import require_place
+    from keystone_action.gateway.recordings.files import require_place
 
     require_place(_path_to_write(cell), cell.loaded.code_directory)
 
 
 def _read(cell: Cell, ignore: Sequence[str]) -> tuple[Recording, Path]:
     """The cell's own recording, else that of the first replica. Raises HarnessError."""
-    from keystone_action.gateway.recordings.reading import read_recording
+    from keystone_action.gateway.recordings.files import read_recording
     from keystone_action.gateway.recordings.recording import recording_path
 
     loaded, directory = cell.loaded, cell.loaded.directory

@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from keystone_action.agents.environment import agent_environment
+from keystone_action.agents.program import agent_environment
 from keystone_action.files.kept_output import write_all
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.journal.journal import output_error
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from keystone_action.agents.base import Inputs
+    from keystone_action.agents.program import Inputs
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.masking import Masker

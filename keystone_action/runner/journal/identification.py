@@ -190,8 +190,7 @@ def _judges(loaded: LoadedSpec, options: Options) -> Iterator[tuple[str, str]]:
     names = {name for check in checks if isinstance(check, Check) for name in check.judges}
     if not names:
         return
-    from keystone_action.judge.base import JudgeFailed
-    from keystone_action.judge.models import FAST, STRONG, resolve
+    from keystone_action.judge.judgement import FAST, STRONG, JudgeFailed, resolve
 
     for name in sorted({*names, FAST, STRONG} if any("{{" in name for name in names) else names):
         try:

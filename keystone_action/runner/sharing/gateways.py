@@ -59,7 +59,7 @@ def provider_keys(cells: Iterable[Cell], options: Options) -> tuple[str, ...]:
     keys: dict[str, None] = {}
     for gateway in found.values():
         if gateway is not None:
-            from keystone_action.gateway.configuration import keys_of_environment
+            from keystone_action.gateway.cell import keys_of_environment
 
             keys |= dict.fromkeys(keys_of_environment(gateway, options.caller.environ))
     return tuple(keys)

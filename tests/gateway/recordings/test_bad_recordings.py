@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.recording_files import entry, recording, written
 
-from keystone_action.gateway.recordings.reading import read_recording
+from keystone_action.gateway.recordings.files import read_recording
 from keystone_action.gateway.recordings.recording import RecordingError, recording_path
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.gateway.recordings.conversations import Conversations
+from keystone_action.gateway.recordings.recorder import Conversations
 
 Messages = st.lists(st.dictionaries(st.sampled_from(["role", "content"]), st.text(max_size=5)), min_size=1, max_size=6)
 

@@ -10,14 +10,14 @@ from support.odd_calls import ODD
 from support.recorded_world import recorded, replayed
 from support.scripted_provider import Says, document, stream
 
-from keystone_action.gateway.exchange import Provider
-from keystone_action.gateway.providers.anthropic import Anthropic
-from keystone_action.gateway.providers.gemini import Gemini
-from keystone_action.gateway.providers.openai_chat import OpenAiChat
-from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+from keystone_action.gateway.anthropic import Anthropic
+from keystone_action.gateway.api import ModelApi
+from keystone_action.gateway.gemini import Gemini
+from keystone_action.gateway.openai_chat import OpenAiChat
+from keystone_action.gateway.openai_responses import OpenAiResponses
 
 ASKED = {"content": "x", "role": "user"}
-EACH: dict[str, tuple[Provider, dict[str, Any], str, dict[str, Any]]] = {
+EACH: dict[str, tuple[ModelApi, dict[str, Any], str, dict[str, Any]]] = {
     "anthropic": (Anthropic(), MESSAGE, "/anthropic/v1/messages", {"model": "m", "messages": [ASKED]}),
     "responses": (OpenAiResponses(), RESPONSE, "/openai/v1/responses", {"model": "m", "input": [ASKED]}),
     "chat": (OpenAiChat(), COMPLETION, "/openai/v1/chat/completions", {"model": "m", "messages": [ASKED]}),

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone_action.gateway.recordings.nearest import difference
 from keystone_action.gateway.recordings.recording import Entry
+from keystone_action.gateway.recordings.replay import difference
 
 LONG = "You are a careful engineer. " * 200
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from keystone_action.gateway.recordings.names import Names
+from keystone_action.gateway.recordings.recording import RecordingError
 from keystone_action.gateway.recordings.request_key import Keys, NormalForms, Sameness
-from keystone_action.gateway.recordings.walking import RecordingError
 
 PATTERN = r"tasks/([a-z0-9]+)\.output"
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keystone_action.gateway.recordings.names import Names, ids_in
-from keystone_action.gateway.recordings.walking import RecordingError
+from keystone_action.gateway.recordings.recording import RecordingError
 
 HERE = {
     "workspace": "/tmp/keystone-1a2b/cell/workspace",

@@ -20,13 +20,17 @@ from support import recording_files
 from support.recording_files import MESSAGES, entry, recording, written
 
 from keystone_action.evidence.masking import Masker
-from keystone_action.gateway.recordings import writing
+from keystone_action.gateway.recordings import files as writing
+from keystone_action.gateway.recordings.files import read_recording, write_recording
 from keystone_action.gateway.recordings.names import Names
-from keystone_action.gateway.recordings.reading import read_recording
-from keystone_action.gateway.recordings.recording import SIZE_LIMIT, Recording, RecordingError, recording_path
+from keystone_action.gateway.recordings.recording import (
+    DEPTH_LIMIT,
+    SIZE_LIMIT,
+    Recording,
+    RecordingError,
+    recording_path,
+)
 from keystone_action.gateway.recordings.request_key import key_of
-from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
-from keystone_action.gateway.recordings.writing import write_recording
 
 
 @pytest.fixture
@@ -161,8 +165,8 @@ from pathlib import Path
 sys.path.append({str(Path(recording_files.__file__).parents[1])!r})
 from support.recording_files import entry, recording
 from keystone_action.errors import HarnessError
-from keystone_action.gateway.recordings.walking import DEPTH_LIMIT
-from keystone_action.gateway.recordings.writing import write_recording
+from keystone_action.gateway.recordings.recording import DEPTH_LIMIT
+from keystone_action.gateway.recordings.files import write_recording
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:

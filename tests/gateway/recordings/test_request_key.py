@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from keystone_action.gateway.recordings import request_key
 from keystone_action.gateway.recordings.names import Names
+from keystone_action.gateway.recordings.recording import RecordingError
 from keystone_action.gateway.recordings.request_key import KEY_LENGTH, Keys, Sameness, key_of, normal_form
-from keystone_action.gateway.recordings.walking import RecordingError
 
 NOTHING = Sameness()
 CALL = "toolu_01ABCDEFGHJKLMNPQRSTUVWX"

@@ -1,17 +1,21 @@
-"""A request of an agent and the reply to it, over ASGI."""
+"""A request of an agent and the reply to it, over ASGI.
+
+The bodies of one cell's requests: bounded in our memory, and read without holding up other cells.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
 from keystone_action.gateway.ledger import Refusal
-from keystone_action.gateway.upstreams import Headers, Upstream
+from keystone_action.gateway.upstreams import HeaderLines, Upstream
 
 BODY_LIMIT = 32 << 20
 """Bytes of a request."""
@@ -24,7 +28,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AgentRequest:
     """What an agent sent. path: below the provider's name."""
 
     scope: Scope
@@ -46,7 +50,7 @@ class Request:
         return f"{self.path}?{self.query}" if self.query else self.path
 
     @property
-    def headers(self) -> Headers:
+    def headers(self) -> HeaderLines:
         return list(self.scope["headers"])
 
     def header(self, name: bytes) -> str:
@@ -87,7 +91,7 @@ class Request:
             pass
 
 
-class Reply:
+class AgentReply:
     """The answer to an agent. is_gone: nobody reads it any more. is_cut: the provider's answer ended in the middle, and
     so does ours. was_seen: something of its body was sent to a client that had not left.
     heard: when something of the provider's came last. silence: seconds since then when the client left."""
@@ -112,7 +116,7 @@ class Reply:
         await self.body(content)
         await self.end()
 
-    async def start(self, status: int, headers: Headers) -> None:
+    async def start(self, status: int, headers: HeaderLines) -> None:
         """Its head."""
         self.started, self.status, self.heard = True, status, time.monotonic()
         await self._sent({"type": "http.response.start", "status": status, "headers": headers})
@@ -132,3 +136,66 @@ class Reply:
     async def _sent(self, message: dict[str, Any]) -> None:
         if not self.is_gone:
             await self._send(message)  # it doesn't raise where the client has left
+
+
+MEMORY_LIMIT = 2 * BODY_LIMIT
+"""Bytes of a cell's bodies at the same time; at least one of the longest has a place."""
+SMALL = 256 << 10
+"""Bytes of a body that needs no place of its own: there are only so many requests at once."""
+SHORT = 16 << 10
+"""Bytes of a body that is read at once: a thread would take longer."""
+
+Result = TypeVar("Result")
+
+
+class Bodies:
+    """reading: held while a body is read, of all cells of a run."""
+
+    def __init__(self, reading: asyncio.Lock) -> None:
+        self._reading, self._reading_own = reading, asyncio.Lock()
+        self._free = MEMORY_LIMIT
+        self._freed = asyncio.Event()
+        self._turn = asyncio.Lock()
+
+    @asynccontextmanager
+    async def place_for(self, request: AgentRequest) -> AsyncIterator[Callable[[int], None]]:
+        """Waits until there is a place for this request's body; the place is kept to the end of the block. Gives what
+        is to be called with the body's size once that is known."""
+        place = _most(request)
+        if place:
+            async with self._turn:  # in the order in which they came, so that a long one is not passed by for ever
+                while self._free < place:
+                    self._freed.clear()
+                    await self._freed.wait()
+                self._free -= place
+
+        def shrink(size: int) -> None:
+            nonlocal place
+            needed = min(place, size) if size > SMALL else 0
+            self._give_back(place - needed)
+            place = needed
+
+        try:
+            yield shrink
+        finally:
+            self._give_back(place)
+
+    def _give_back(self, size: int) -> None:
+        self._free += size
+        self._freed.set()
+
+    async def read(self, size: int, reader: Callable[[], Result]) -> Result:
+        """What the reader says of a body. A long one is read in a thread, one at a time, each cell in turn."""
+        if size <= SHORT:
+            return reader()
+        async with self._reading_own, self._reading:
+            return await asyncio.to_thread(reader)
+
+
+def _most(request: AgentRequest) -> int:
+    """Bytes for which its body needs a place."""
+    if request.method != "POST":
+        return 0
+    told = request.header(b"content-length")
+    size = int(told) if told.isdecimal() and len(told) < 20 else BODY_LIMIT
+    return 0 if size <= SMALL else min(size, BODY_LIMIT)

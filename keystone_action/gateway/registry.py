@@ -1,4 +1,4 @@
-"""Which requests pass (contract, 5.6 "What passes"): a method and a path, as an API has them."""
+"""The APIs of models by their names, and which of their requests pass (contract, 5.6 "What passes")."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from urllib.parse import parse_qsl
 
-from keystone_action.gateway.exchange import Provider
+from keystone_action.gateway.api import ModelApi
 
 _SEGMENT = r"[A-Za-z0-9._~@:+-]+"
 _ANTHROPIC = (
@@ -41,16 +41,16 @@ with `$` are more of them."""
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class ApiRoute:
     """A request that passes. below: its path below the base URL that the provider has. provider: how it is read; None
     for what costs nothing: counting tokens, lists of models. counted: how the body is read whose tokens are counted."""
 
     below: str
-    provider: Provider | None
-    counted: Provider | None = None
+    provider: ModelApi | None
+    counted: ModelApi | None = None
 
 
-def route_of(api: str, method: str, path: str) -> Route | None:
+def route_of(api: str, method: str, path: str) -> ApiRoute | None:
     """path: below the provider's name, as it was sent, its percent signs not decoded. None = it does not pass."""
     if ".." in path or "//" in path or "%" in path:
         return None
@@ -60,7 +60,9 @@ def route_of(api: str, method: str, path: str) -> Route | None:
         if method == wanted and re.fullmatch(pattern, path):
             below = path.removeprefix("/v1") if api == "openai" else path
             provider = provider_for(api, reader)
-            return Route(below, provider) if reader else Route(below, None, provider if method == "POST" else None)
+            return (
+                ApiRoute(below, provider) if reader else ApiRoute(below, None, provider if method == "POST" else None)
+            )
     return None
 
 
@@ -78,20 +80,20 @@ def problem_of_query(api: str, query: str) -> str:
 
 
 @cache
-def provider_for(api: str, reader: str = "") -> Provider:
+def provider_for(api: str, reader: str = "") -> ModelApi:
     """How requests and answers of an API are read, and how it tells an error."""
     if api == "anthropic":
-        from keystone_action.gateway.providers.anthropic import Anthropic
+        from keystone_action.gateway.anthropic import Anthropic
 
         return Anthropic()
     if api == "gemini":
-        from keystone_action.gateway.providers.gemini import Gemini
+        from keystone_action.gateway.gemini import Gemini
 
         return Gemini()
     if reader == "responses":
-        from keystone_action.gateway.providers.openai_responses import OpenAiResponses
+        from keystone_action.gateway.openai_responses import OpenAiResponses
 
         return OpenAiResponses()
-    from keystone_action.gateway.providers.openai_chat import OpenAiChat
+    from keystone_action.gateway.openai_chat import OpenAiChat
 
     return OpenAiChat()

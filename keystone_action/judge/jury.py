@@ -1,10 +1,21 @@
-"""The run's judge: juries of models behind one `judge`, with a cache, bounds and a count of what it cost."""
+"""The run's judge: juries of models behind one `judge`, with a cache, bounds and a count of what it cost.
+
+Answers kept on disk by what decided them, so that an unchanged question costs nothing.
+
+Only answers at temperature 0 are kept: a caller with another temperature wants the model's variation, and a cache would
+freeze the first draw. No key is part of a name or an entry. An entry that can't be read is as good as none.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
 import importlib.util
+import json
+import os
 import re
+import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -12,17 +23,71 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action import pricing
-from keystone_action.judge import anthropic_client, openai_client
-from keystone_action.judge.asking import Asker, Tally
-from keystone_action.judge.base import JudgeFailed, Judgement, JudgeRequest, JudgeUnavailable, Opinion
-from keystone_action.judge.cache import AnswerCache, cache_key
-from keystone_action.judge.client import Client, Feature
-from keystone_action.judge.models import Model, Provider, resolve
+from keystone_action.judge.clients import AnthropicClient, Feature, JudgeClient, OpenAIClient
+from keystone_action.judge.judgement import (
+    JudgeFailed,
+    Judgement,
+    JudgeModel,
+    JudgeProvider,
+    JudgeRequest,
+    JudgeUnavailable,
+    Opinion,
+    resolve,
+)
+from keystone_action.judge.opinion import Asker, BadAnswer, Tally, parse_answer
 from keystone_action.judge.prompt import bound, build
 
 if TYPE_CHECKING:
     import anyio
 
+_VERSION = 1
+_ENTRY_LIMIT = 64 * 1024
+
+
+def cache_key(**parts: str | int | float | None) -> str:
+    """sha256 over everything that decides an answer, as hex. Values by name, so that no two can run together."""
+    text = json.dumps({"version": _VERSION, **parts}, sort_keys=True, ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class AnswerCache:
+    """A directory of answers. Safe for several processes: entries appear whole or not at all."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    def get(self, key: str) -> tuple[float, str] | None:
+        """(score, reason), or None."""
+        try:
+            with self._path(key).open("rb") as file:
+                entry = file.read(_ENTRY_LIMIT + 1)
+            # The same strict reading as for a model: a damaged entry must not become a score.
+            return parse_answer(entry.decode()) if len(entry) <= _ENTRY_LIMIT else None
+        except (OSError, UnicodeDecodeError, BadAnswer):
+            return None
+
+    def put(self, key: str, score: float, reason: str) -> None:
+        """Raises OSError when the directory can't be written."""
+        path = self._path(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                json.dump({"score": score, "reason": reason}, file)
+            Path(temporary).replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                Path(temporary).unlink()
+            raise
+
+    def _path(self, key: str) -> Path:
+        return self._directory / key[:2] / f"{key}.json"
+
+
+_CLIENTS: Mapping[JudgeProvider, type[AnthropicClient] | type[OpenAIClient]] = {
+    "anthropic": AnthropicClient,
+    "openai": OpenAIClient,
+}
 QUESTIONS = 8
 """Questions that a run has open at once; the time that the others wait counts."""
 
@@ -41,7 +106,7 @@ class _Sitting:
 
     request: JudgeRequest
     asker: Asker
-    clients: dict[Provider, Client]
+    clients: dict[JudgeProvider, JudgeClient]
     stack: AsyncExitStack
     scope: anyio.CancelScope
     opinions: dict[tuple[int, int], Opinion] = field(default_factory=dict)
@@ -120,7 +185,7 @@ class ModelJudge:
             notes.append(f"what was judged was cut: {cut}")
         return _judgement(sitting, len(jurors), notes)
 
-    def _jurors(self, models: tuple[str, ...]) -> tuple[list[tuple[Model, Access]], list[str]]:
+    def _jurors(self, models: tuple[str, ...]) -> tuple[list[tuple[JudgeModel, Access]], list[str]]:
         jurors, missing = [], []
         for name in models:
             model = resolve(name, environ=self._environ, fast=self._fast, strong=self._strong)
@@ -134,30 +199,31 @@ class ModelJudge:
             self._note(f"a juror was left out: {message}")
         return jurors, [f"a juror was left out: {message}" for message in missing]
 
-    def _access(self, model: Model) -> Access:
-        module = anthropic_client if model.provider == "anthropic" else openai_client
+    def _access(self, model: JudgeModel) -> Access:
+        kind = _CLIENTS[model.provider]
         self._refuse_unpriced(model)
-        variable = module.KEY_VARIABLE
-        if importlib.util.find_spec(module.PACKAGE) is None:
-            raise JudgeUnavailable(f"{model.name} needs the package {module.PACKAGE}: pip install {module.PACKAGE}")
+        variable, url_variable = kind.key_variable, kind.base_url_variable
+        if importlib.util.find_spec(kind.package) is None:
+            raise JudgeUnavailable(f"{model.name} needs the package {kind.package}: pip install {kind.package}")
         key = self._environ.get(variable, "").strip()
         if not key:
             raise JudgeUnavailable(f"{model.name} needs {variable}, which is not set; set it to judge with this model")
         if not re.fullmatch(r"[!-~]+", key):
             raise JudgeFailed(f"{variable} holds characters that no key has; copy it again")
-        url_variable = variable.replace("_API_KEY", "_BASE_URL")
-        base_url = self._environ.get(url_variable, "").strip() or module.DEFAULT_BASE_URL
+        base_url = self._environ.get(url_variable, "").strip() or kind.default_base_url
         if not re.fullmatch(r"https?://[^\s/@?#]+(/[^\s?#]*)?", base_url):
-            raise JudgeFailed(f"{url_variable} is no address that can be asked; expected http(s)://host[:port][/path]")
+            raise JudgeFailed(
+                f"{url_variable} is not an address that can be asked; expected http(s)://host[:port][/path]"
+            )
         return Access(key, base_url)
 
-    def _refuse_unpriced(self, model: Model) -> None:
+    def _refuse_unpriced(self, model: JudgeModel) -> None:
         if self._purse is None or self._purse.limit is None:
             return
         if pricing.cost_of(model.provider, model.name, uncached=0, output=0) is None:
             raise JudgeUnavailable(f"{model.name} has no price, so max-cost-usd can't count what it costs")
 
-    async def _sit(self, request: JudgeRequest, jurors: list[tuple[Model, Access]], asker: Asker) -> _Sitting:
+    async def _sit(self, request: JudgeRequest, jurors: list[tuple[JudgeModel, Access]], asker: Asker) -> _Sitting:
         import anyio
 
         async with AsyncExitStack() as stack, anyio.create_task_group() as group:
@@ -167,7 +233,7 @@ class ModelJudge:
                     group.start_soon(self._opinion, sitting, (juror, sample), model, access)
         return sitting
 
-    async def _opinion(self, sitting: _Sitting, place: tuple[int, int], model: Model, access: Access) -> None:
+    async def _opinion(self, sitting: _Sitting, place: tuple[int, int], model: JudgeModel, access: Access) -> None:
         request, asker = sitting.request, sitting.asker
         key = self._key(request, model, access, place[1])
         kept = self._cache.get(key) if self._cache and key else None
@@ -187,16 +253,15 @@ class ModelJudge:
         self._keep(key, score, reason)
         sitting.opinions[place] = Opinion(model.name, score, reason)
 
-    async def _client(self, sitting: _Sitting, model: Model, access: Access) -> Client:
+    async def _client(self, sitting: _Sitting, model: JudgeModel, access: Access) -> JudgeClient:
         import anyio
 
-        module = anthropic_client if model.provider == "anthropic" else openai_client
+        kind = _CLIENTS[model.provider]
         # Off the event loop: importing the SDK takes seconds, and other cells are being run meanwhile.
-        for package in (module.PACKAGE, pricing.PACKAGE):
+        for package in (kind.package, pricing.PACKAGE):
             await anyio.to_thread.run_sync(importlib.import_module, package)
         client = sitting.clients.get(model.provider)
         if client is None:
-            kind = anthropic_client.AnthropicClient if model.provider == "anthropic" else openai_client.OpenAIClient
             client = kind(key=access.key, base_url=access.base_url)
             sitting.stack.push_async_callback(client.close)
             sitting.clients[model.provider] = client
@@ -205,7 +270,7 @@ class ModelJudge:
                 self._note(f"{model.name} takes no temperature ({asked:g} was asked): its answers can vary a little")
         return client
 
-    def _key(self, request: JudgeRequest, model: Model, access: Access, sample: int) -> str:
+    def _key(self, request: JudgeRequest, model: JudgeModel, access: Access, sample: int) -> str:
         """Empty when this answer may not be kept (see `cache`)."""
         if self._cache is None or request.temperature != 0:
             return ""
@@ -236,8 +301,8 @@ class ModelJudge:
 
     def _scrub(self, text: str) -> str:
         """Without any key of ours: a server may send back what it was given."""
-        for variable in (anthropic_client.KEY_VARIABLE, openai_client.KEY_VARIABLE):
-            key = self._environ.get(variable, "").strip()
+        for kind in _CLIENTS.values():
+            key = self._environ.get(kind.key_variable, "").strip()
             if len(key) >= 4:
                 text = text.replace(key, "***")
         return text

@@ -1,16 +1,91 @@
-"""One opinion of one model: ask, read strictly, ask again with the error, within bounds."""
+"""One opinion of one model: ask, read strictly, ask again with the error, within bounds.
+
+From what a model wrote to a score, strictly: never guessed, never clamped (spec 5.1, 5.3).
+"""
 
 from __future__ import annotations
 
+import json
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
 
-from keystone_action.judge.answer import BadAnswer, parse_answer
-from keystone_action.judge.base import JudgeCost, JudgeFailed
-from keystone_action.judge.client import CallFailed, Client, Feature, JudgeReply, Question, Turn
-from keystone_action.judge.models import Model
+from keystone_action.judge.clients import CallFailed, Feature, JudgeClient, JudgeReply, Question, Turn
+from keystone_action.judge.judgement import JudgeCost, JudgeFailed, JudgeModel
 from keystone_action.judge.prompt import Prompt, visible
 from keystone_action.pricing import Purse, cost_of
+
+REASON_LIMIT = 2000
+"""Characters of a model's reason that are kept."""
+
+_FENCED = re.compile(r"```(?:json)?[ \t]*\n(.*)\n```", re.DOTALL)
+
+
+class BadAnswer(ValueError):  # noqa: N818 - an outcome of an attempt
+    """The answer has no usable score; the sentence is told to the model before it is asked again."""
+
+
+def parse_answer(text: str) -> tuple[float, str]:
+    """(score in [0, 1], reason) from `{"score": …, "passed": …, "reason": …}`. `passed` is not looked at: the
+    threshold decides. Raises BadAnswer."""
+    text = text.strip()
+    fenced = _FENCED.fullmatch(text)
+    document = _load(fenced[1] if fenced else text)
+    if not isinstance(document, dict):
+        raise BadAnswer(f"expected a JSON object, found {_kind(document)}")
+    if "score" not in document:
+        raise BadAnswer('expected the key "score" in the JSON object, found none')
+    score = document["score"]
+    if isinstance(score, bool) or not isinstance(score, int | float):
+        raise BadAnswer(f"expected score to be a number from 0 to 1, found {_kind(score)}")
+    if not _finite(score) or not 0 <= score <= 1:
+        raise BadAnswer(f"expected score to be a number from 0 to 1, found {str(score)[:40]}")
+    reason = document.get("reason", "")
+    return float(score), (reason if isinstance(reason, str) else "").strip()[:REASON_LIMIT]
+
+
+def _finite(score: int | float) -> bool:
+    try:
+        return math.isfinite(score)
+    except OverflowError:  # an integer of thousands of digits
+        return False
+
+
+def _load(text: str) -> Any:
+    if not text:
+        raise BadAnswer("expected a JSON object, found an empty answer")
+    try:
+        return json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_unique)
+    except BadAnswer:
+        raise
+    except (ValueError, RecursionError):
+        raise BadAnswer("expected one JSON object and nothing else, found text that is no JSON") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise BadAnswer(f"expected score to be a number from 0 to 1, found {name}")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    document = dict(pairs)
+    if len(document) != len(pairs):
+        raise BadAnswer("expected each key once, found one twice")
+    return document
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f"the text {value[:40]!r}"
+    if isinstance(value, list | dict):
+        return "a list" if isinstance(value, list) else "an object"
+    return f"{value!r}"[:40]
+
 
 ATTEMPTS = 3
 """Answers that are read before a judge counts as broken."""
@@ -27,7 +102,7 @@ class Tally:
     purse: Purse | None = None
     usage: JudgeCost = field(default_factory=JudgeCost)
 
-    def add(self, model: Model, reply: JudgeReply) -> None:
+    def add(self, model: JudgeModel, reply: JudgeReply) -> None:
         """A reply that was paid for, usable or not."""
         cost = cost_of(
             model.provider,
@@ -73,7 +148,9 @@ class Asker:
     remaining: Callable[[], float]
     trouble: str = ""
 
-    async def opinion(self, client: Client, model: Model, prompt: Prompt, temperature: float) -> tuple[float, str]:
+    async def opinion(
+        self, client: JudgeClient, model: JudgeModel, prompt: Prompt, temperature: float
+    ) -> tuple[float, str]:
         """(score, reason). Raises JudgeFailed after ATTEMPTS unusable answers, or when no answer can be had."""
         question = Question(
             model=model.name,
@@ -91,7 +168,7 @@ class Asker:
                 turns = question.turns + _correction(reply, str(problem))
         raise JudgeFailed(f"{model.name} gave no usable answer in {ATTEMPTS} attempts; the last: {self.trouble}")
 
-    async def _reply(self, client: Client, model: Model, question: Question) -> JudgeReply:
+    async def _reply(self, client: JudgeClient, model: JudgeModel, question: Question) -> JudgeReply:
         """One answer through the provider, not yet read. Raises JudgeFailed."""
         tries = 0
         while True:
@@ -114,7 +191,7 @@ class Asker:
                 self.tally.add(model, reply)
                 return reply
 
-    def _leave_out(self, model: Model, feature: Feature, question: Question) -> None:
+    def _leave_out(self, model: JudgeModel, feature: Feature, question: Question) -> None:
         known = self.without.get(model.name, frozenset())
         self.without[model.name] = known | {feature}
         if feature in known:

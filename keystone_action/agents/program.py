@@ -1,0 +1,335 @@
+"""What all types of agents share: one call of an agent, the files that it may read, and the run of its program.
+
+A failed agent is never an exception (spec 5.1): an exit code, a timeout, a traceback are recorded and graded. Only
+what is not the agent's fault raises HarnessError: a program of a list or `cli` agent that this sandbox does not have.
+
+From a finished command to an `AgentRun`: what the agent's answer is, by `agent.output`.
+
+What the agent finds in its environment, besides the PATH, HOME, LANG and TMPDIR of the sandbox (spec 1.1).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from keystone_action.agents.result import MalformedResult, parse_result
+from keystone_action.errors import HarnessError
+from keystone_action.evidence.model import Address, AgentRun, LongText, TooMuchPrinted
+from keystone_action.files.paths import PathProblem, open_inside, read_head_inside
+from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
+from keystone_action.sandbox.protocol import Sandbox, ShortageError
+from keystone_action.spec.models.agents import AgentBase, AgentOutput, PythonAgent
+from keystone_action.system.command import (
+    CAPTURE_HEAD,
+    CAPTURE_TAIL,
+    TRANSCRIPT_LIMIT,
+    WHOLE_LIMIT,
+    Capture,
+    Command,
+    Completed,
+    KeptWhole,
+)
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable, Sequence
+
+    from keystone_action.gateway.upstreams import ModelAddress
+
+PROMPT_VARIABLE_LIMIT = 100 << 10
+"""Bytes: a longer prompt is in KEYSTONE_PROMPT_FILE only (spec 5.2; the kernel's limit for one variable is 128 KiB)."""
+
+
+def agent_environment(
+    *,
+    prompt: str,
+    prompt_file: Path,
+    workspace: str,
+    agent_directory: Path | None = None,
+    services: Mapping[str, Address] | None = None,
+    seed: int | None = None,
+    model_variables: Mapping[str, str] | None = None,
+    setup_env: Mapping[str, str] | None = None,
+    agent_env: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """The variables, later ones winning: KEYSTONE_*, the seed, those of models, `setup.env`, `agent.env`.
+
+    prompt_file and workspace as code inside the sandbox sees them. Raises HarnessError for a variable that no process
+    can be given (a NUL character, an empty name).
+    """
+    variables = {
+        "KEYSTONE_PROMPT": prompt,
+        "KEYSTONE_PROMPT_FILE": str(prompt_file),
+        "KEYSTONE_WORKSPACE": workspace,
+        **service_environment(services or {}),
+    }
+    if len(prompt_bytes(prompt)) > PROMPT_VARIABLE_LIMIT or "\0" in prompt:
+        del variables["KEYSTONE_PROMPT"]
+    if agent_directory is not None:
+        variables["KEYSTONE_AGENT_DIR"] = str(agent_directory)
+    if seed is not None:
+        variables |= {"KEYSTONE_SEED": str(seed), "PYTHONHASHSEED": str(seed % 2**32)}
+    variables |= {**(model_variables or {}), **(setup_env or {}), **(agent_env or {})}
+    for name, value in variables.items():
+        if not name or "=" in name or "\0" in name + value:
+            raise HarnessError(
+                f"the environment variable {name!r} can't be given to a process",
+                help="names hold no `=`, and neither names nor values hold NUL characters",
+            )
+    return variables
+
+
+def service_environment(services: Mapping[str, Address]) -> dict[str, str]:
+    """KEYSTONE_SERVICE_<NAME>_{HOST,PORT,URL}, names in upper case with dashes as `_`; what a service has not is
+    left out."""
+    variables: dict[str, str] = {}
+    for name, address in services.items():
+        prefix = f"KEYSTONE_SERVICE_{name.upper().replace('-', '_')}"
+        known = {"HOST": address.host, "PORT": address.port, "URL": address.url}
+        variables |= {f"{prefix}_{key}": str(value) for key, value in known.items() if value not in (None, "")}
+    return variables
+
+
+def prompt_bytes(prompt: str) -> bytes:
+    """The prompt as it is written to a file or to stdin."""
+    return prompt.encode("utf-8", "replace")
+
+
+SHOWN_LIMIT = CAPTURE_HEAD + CAPTURE_TAIL
+"""Bytes of an answer that are shown, from wherever it comes; a longer one is kept as a file."""
+STDOUT, STDERR, ANSWER = "agent.stdout", "agent.stderr", "agent.output"
+"""Names of these files, in a directory of ours."""
+
+
+def record_run(completed: Completed, private: Path | None) -> AgentRun:
+    """How the command ended, with its streams; no output yet. private: where `STDOUT` and `STDERR` are, None without
+    them."""
+    return AgentRun(
+        exit_code=completed.exit_code,
+        signal=completed.signal,
+        timed_out=completed.timed_out,
+        limit=completed.limit,
+        duration_s=completed.duration_s,
+        stdout=completed.stdout.text(),
+        stderr=completed.stderr.text(),
+        stdout_bytes=completed.stdout.total,
+        stderr_bytes=completed.stderr.total,
+        leftovers=completed.leftovers,
+        advice=completed.advice,
+        processes=completed.processes,
+        processes_left_out=completed.processes_left_out,
+        long_stdout=_long(completed.stdout, private and private / STDOUT),
+        long_stderr=_long(completed.stderr, private and private / STDERR),
+    )
+
+
+def _long(capture: Capture, file: Path | None) -> LongText | None:
+    return LongText(capture.total, file, WHOLE_LIMIT) if capture.cut else None
+
+
+def with_output(
+    run: AgentRun,
+    completed: Completed,
+    source: Literal["stdout"] | AgentOutput,
+    workspace: Path,
+    private: Path | None,
+) -> AgentRun:
+    """The run with its answer; `problem` says why one that was asked for is missing. Blocks for a while where it is
+    long."""
+    if source == "stdout":
+        return replace(run, output=run.stdout, long_output=run.long_stdout)
+    if source.file is not None:
+        return _from_file(run, workspace, source.file, private)
+    return _from_stdout_document(run, completed.stdout, private)
+
+
+def with_document(run: AgentRun, data: bytes, what: str, private: Path | None) -> AgentRun:
+    """The run with what an AgentResult document says; what names the document in `problem`."""
+    try:
+        result = parse_result(data)
+    except MalformedResult as malformed:
+        return replace(run, problem=f"{what} is malformed: {malformed}")
+    output, long = _keep_whole(result.output, private)
+    return replace(
+        run,
+        output=output,
+        long_output=long,
+        tool_calls=result.tool_calls,
+        token_usage=result.token_usage,
+        reported=result.reported,
+    )
+
+
+def _from_file(run: AgentRun, workspace: Path, path: str, private: Path | None) -> AgentRun:
+    try:
+        head, size = read_head_inside(workspace, path, limit=SHOWN_LIMIT)
+        if size <= SHOWN_LIMIT:
+            return replace(run, output=head.decode("utf-8", "replace"))
+        copy = None if private is None else _copy_output(workspace, path, private / ANSWER)
+    except PathProblem as problem:
+        return replace(run, problem=f"the output file could not be read: {problem}")
+    return replace(run, output=_shorten(head, size), long_output=LongText(size, copy, WHOLE_LIMIT))
+
+
+def _copy_output(workspace: Path, path: str, copy: Path) -> Path:
+    """Out of the reach of what checks do to the workspace."""
+    with os.fdopen(open_inside(workspace, path), "rb") as source, copy.open("wb") as file:
+        # Of one that is too long, nothing is ever read: its holes may have any size.
+        if os.fstat(source.fileno()).st_size <= WHOLE_LIMIT:
+            shutil.copyfileobj(source, file)
+    return copy
+
+
+def _from_stdout_document(run: AgentRun, stdout: Capture, private: Path | None) -> AgentRun:
+    what = "the JSON document on stdout"
+    try:
+        data = stdout.head + stdout.tail if run.long_stdout is None else run.long_stdout.read(what)
+    except TooMuchPrinted as problem:
+        return replace(run, problem=str(problem))
+    return with_document(run, data, what, private)
+
+
+def _keep_whole(text: str, private: Path | None) -> tuple[str, LongText | None]:
+    """What is shown of a text, and where all of it is when that is not all."""
+    data = text.encode()
+    if len(data) <= SHOWN_LIMIT:
+        return text, None
+    file = None if private is None else private / ANSWER
+    if file is not None:
+        file.write_bytes(data)
+    return _shorten(data, len(data)), LongText(len(data), file, WHOLE_LIMIT)
+
+
+def _shorten(data: bytes, size: int) -> str:
+    return Capture(data[:SHOWN_LIMIT], b"", size).text()
+
+
+PROMPT_NAME = "prompt.txt"
+RUNNER_NAME = "python_runner.py"
+LIBRARY_NAME = "keystone-libraries.zip"
+
+
+@dataclass(frozen=True, slots=True)
+class Inputs:
+    """Files of ours that the agent may read: `directory` goes to the provider as `readable`, outside the workspace and
+    so outside the diff."""
+
+    directory: Path
+    prompt_file: Path
+    runner: Path
+    library: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentCall:
+    """One call of an agent.
+
+    environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
+    it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
+    for the cell, None = no limit but the agent's own. private: a directory of ours for what is too long to be held in
+    memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
+    the declared trace, which is kept as a file of any length. stop: ends the agent once it is set. gateways: where
+    models are reached, by the names of providers. deny_provider_tools: whether tools that a provider runs are refused.
+    lists_processes: whether the run says which processes there were.
+    """
+
+    prompt: str
+    environment: Mapping[str, str]
+    inputs: Inputs
+    agent_directory: Path | None = None
+    context: Mapping[str, Any] | None = field(default_factory=dict)
+    timeout: float | None = None
+    private: Path | None = None
+    transcript: bool = False
+    stop: asyncio.Event | None = None
+    gateways: Mapping[str, ModelAddress] = field(default_factory=dict)
+    deny_provider_tools: bool = False
+    lists_processes: bool = False
+
+    def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
+        """The agent's command with everything that all agents have in common."""
+        if stdin is None:
+            stdin = prompt_bytes(self.prompt) if agent.stdin == "prompt" else b""
+        timeout = agent.timeout if self.timeout is None else min(agent.timeout, self.timeout)
+        return Command(
+            tuple(argv),
+            env=self.environment,
+            timeout=timeout,
+            stdin=stdin,
+            stdout_to=self._stream_file(STDOUT, transcript=self.transcript),
+            stderr_to=self._stream_file(STDERR),
+            lists_processes=self.lists_processes,
+        )
+
+    def _stream_file(self, name: str, *, transcript: bool = False) -> KeptWhole | None:
+        if self.private is None:
+            return None
+        path = self.private / name
+        return KeptWhole(path, above=0, limit=TRANSCRIPT_LIMIT) if transcript else KeptWhole(path)
+
+
+def write_inputs(directory: Path, prompt: str, agent: AgentBase, library: Callable[[], bytes]) -> Inputs:
+    """Write the prompt, and what a `python` agent needs, to `directory`, which is made; all may read them.
+    library: modules that its code finds after all others, as a zip archive.
+
+    Raises HarnessError when they can't be written.
+    """
+    inputs = Inputs(directory, directory / PROMPT_NAME, directory / RUNNER_NAME, directory / LIBRARY_NAME)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        directory.chmod(0o755)
+        files = {inputs.prompt_file: prompt_bytes(prompt)}
+        if isinstance(agent, PythonAgent):
+            files[inputs.runner] = Path(__file__).with_name(RUNNER_NAME).read_bytes()
+            files[inputs.library] = library()
+        for path, data in files.items():
+            path.write_bytes(data)
+            path.chmod(0o644)
+    except OSError as error:
+        raise HarnessError(f"the prompt can't be written to {directory}: {error.strerror or error}") from error
+    return inputs
+
+
+async def run_program(agent: AgentBase, sandbox: Sandbox, task: AgentCall, argv: Sequence[str]) -> AgentRun:
+    """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
+    completed, shortage = await run_to_end(sandbox, task.command(agent, argv), task.stop)
+    require_found(completed, argv[0], sandbox)
+    run = replace(record_run(completed, task.private), shortage=shortage)
+    if agent.output == "stdout":
+        return with_output(run, completed, agent.output, sandbox.workspace, task.private)
+    import anyio.to_thread
+
+    return await anyio.to_thread.run_sync(with_output, run, completed, agent.output, sandbox.workspace, task.private)
+
+
+async def run_to_end(sandbox: Sandbox, command: Command, stop: asyncio.Event | None) -> tuple[Completed, str]:
+    """How the agent's command ended, and what the machine ran out of when it failed: its streams are to be kept. stop:
+    ends it once it is set."""
+    try:
+        return await sandbox.run(command, stop), ""
+    except ShortageError as short:
+        return short.completed, short.message
+
+
+def require_found(completed: Completed, program: str, sandbox: Sandbox, help: str = "") -> None:  # noqa: A002 - as in errors
+    """Raise HarnessError when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
+    if not completed.not_found:
+        return
+    place = sandbox.find_hidden(program)
+    if place is not None:
+        raise HarnessError(f"the agent's program {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+    raise HarnessError(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
+
+
+def _advice(program: str) -> str:
+    if "/" in program:
+        return f"{program} is looked for from the workspace, and must be executable"
+    return (
+        f"install {program} by setup.packages (without `base`: on this machine), name it by a path relative to the "
+        "workspace, or set `base:` (in a case of Touchstone `container.image`) to an image that has it"
+    )
