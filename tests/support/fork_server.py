@@ -32,18 +32,24 @@ _READ_AT_START = ("PYTHON", "LANG", "LC_")
 COMMAND = "keystone_action.__main__"
 IMPORTED = (
     "anyio._backends._asyncio",
+    "concurrent.futures.thread",
     "csv",
+    "importlib.readers",
     "jinja2.sandbox",
     "keystone_action.agents.run",
     "keystone_action.cli.main",
+    "keystone_action.cli.progress",
+    "keystone_action.dialects.known",
     "keystone_action.files.copies",
     "keystone_action.invariants.types.file_absent",
     "keystone_action.report.console",
+    "keystone_action.report.so_far",
     "keystone_action.report.write",
     "keystone_action.runner.journal.earlier_runs",
     "keystone_action.runner.run",
     "keystone_action.runs",
     "keystone_action.sandbox.processes.sandboxes",
+    "keystone_action.spec.registry_names",
     "keystone_action.spec.models.spec:Spec",
     "keystone_action.spec.models.policies:Audit",
     "keystone_action.spec.models.policies:Forbidden",
@@ -91,7 +97,7 @@ class ForkServer:
                 closing.callback(os.close, read)
             status, out, err = _read_all([read for read, _ in pipes], words, timeout)
         code = status.split()[1:]
-        assert code, f"the process that was to wait for {words} is gone"
+        assert code, f"the server that was to wait for {words} is gone"
         return subprocess.CompletedProcess([*words], int(code[0]), out, err)
 
     def start(self, words: Sequence[str], directory: Path, environ: Mapping[str, str], out: int, err: int) -> Forked:
@@ -147,7 +153,7 @@ class Forked:
             self._said += os.read(self._status, 1 << 16)
             os.close(self._status)
         code = self._said.split()[1:]
-        assert code, f"the process that was to wait for {self.pid} is gone"
+        assert code, f"the server that was to wait for {self.pid} is gone"
         return int(code[0])
 
 
@@ -185,38 +191,39 @@ def _kill(status: int, said: bytes) -> None:
 
 
 def _serve(control: socket.socket) -> int:
-    """Takes orders as long as there are any. What it returns is the exit code of this process: the server's own, or in
-    a fork, that of the command that it has become."""
+    """Takes orders as long as there are any, and says on each order's `status` which process the command is and how it
+    ended. What it returns is the exit code of this process: the server's own, or in a fork, that of the command."""
+    selector = selectors.PollSelector()  # which has no open file that a fork would have, too
+    selector.register(control, selectors.EVENT_READ)
     while True:
-        _, files, _, _ = socket.recv_fds(control, 1, 4)
-        if not files:
-            return 0
-        if os.fork() == 0:
-            control.close()
-            return _supervise(*files)
-        for file in files:
-            os.close(file)
-        _reap()
+        for key, _ in selector.select():
+            if key.data is not None:
+                selector.unregister(key.fd)
+                _tell_end(key.fd, *key.data)
+                continue
+            _, files, _, _ = socket.recv_fds(control, 1, 4)
+            if not files:
+                return 0
+            order, status, out, err = files
+            command = os.fork()
+            if command == 0:
+                return _become(order, out, err)
+            for file in (order, out, err):
+                os.close(file)
+            _write(status, command)
+            selector.register(os.pidfd_open(command), selectors.EVENT_READ, (command, status))
 
 
-def _reap() -> None:
-    """Takes leave of forks that have ended."""
-    with contextlib.suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
-
-
-def _supervise(order: int, status: int, out: int, err: int) -> int:
-    """Has a fork of its own become the command, and says on `status` which process that is and how it ended."""
-    command = os.fork()
-    if command == 0:
-        return _become(order, out, err)
-    for file in (order, out, err):
-        os.close(file)
-    os.write(status, f"{command}\n".encode())
+def _tell_end(handle: int, command: int, status: int) -> None:
+    os.close(handle)
     _, ended = os.waitpid(command, 0)
-    os.write(status, f"{os.waitstatus_to_exitcode(ended)}\n".encode())
-    os._exit(0)
+    _write(status, os.waitstatus_to_exitcode(ended))
+    os.close(status)
+
+
+def _write(status: int, number: int) -> None:
+    with contextlib.suppress(BrokenPipeError):  # nobody asks any more
+        os.write(status, f"{number}\n".encode())
 
 
 def _become(order: int, out: int, err: int) -> int:
