@@ -21,7 +21,7 @@ import anyio
 from keystone_action import __version__
 from keystone_action.engine.connect import NoEngine, connect, engine_address
 from keystone_action.errors import SandboxError
-from keystone_action.runner.engine import DEFAULT_BASE
+from keystone_action.runner.preflight import DEFAULT_BASE
 from keystone_action.system import environment
 
 if TYPE_CHECKING:

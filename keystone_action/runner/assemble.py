@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from keystone_action import __version__
 from keystone_action.files.git import commands as git
-from keystone_action.runner.engine import Facilities
-from keystone_action.runner.script_helpers import script_folders
+from keystone_action.runner.journal.identification import script_folders
+from keystone_action.runner.preflight import Facilities
 from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name, weakest
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult

@@ -20,11 +20,10 @@ from keystone_action.runner.cell.grading import is_earned
 from keystone_action.runner.journal.entries import JournalContent, JournalEntry
 from keystone_action.runner.journal.identification import FactsReader, Identification, run_facts
 from keystone_action.runner.journal.journal import FinishedCells, Journal, already_there, output_error
-from keystone_action.runner.preflight import GatedSpecs, preflight, substituted_services
-from keystone_action.runner.registered_scorers import check_scorers
+from keystone_action.runner.model_access import Spending
+from keystone_action.runner.preflight import GatedSpecs, check_scorers, preflight, substituted_services
 from keystone_action.runner.scheduler import Schedule, run_cells
-from keystone_action.runner.sharing.concurrency import most_at_once
-from keystone_action.runner.sharing.spending import Spending
+from keystone_action.runner.shared_services import most_at_once
 from keystone_action.runner.start import start_run
 from keystone_action.runner.started_run import RunUnderWay
 from keystone_action.sandbox.processes import sandboxes as process

@@ -28,23 +28,27 @@ EntryOf = Callable[["Cell", CellResult], Awaitable[JournalEntry]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """How to run. concurrency: cells at a time over all specs; per_spec: by spec id, where a spec asks for fewer.
-    retries: by spec id, tries more for a cell that broke before its agent's run was complete. agent_retries: by spec
-    id, tries more for a cell whose agent failed (raised, ended with another code than 0, took too long). deadline:
-    monotonic seconds after which no cell starts. refusal: why no further cell starts, the job's money being spent;
-    empty while it is not. stopped: specs that start no further cell, with the id of the cell that they stopped at;
-    those of `fail_fast` come in when one of their cells does not pass. left_out: the cells that are not run for
-    that."""
+    """How to run cells."""
 
     concurrency: int
+    """Cells at a time over all specs."""
     per_spec: Mapping[str, int]
+    """Cells at a time by spec id, where a spec asks for fewer."""
     retries: Mapping[str, int]
+    """By spec id: further tries for a cell that broke before its agent's run was complete."""
     agent_retries: Mapping[str, int] = field(default_factory=dict)
+    """By spec id: further tries for a cell whose agent failed (raised, ended with another code than 0, took too
+    long)."""
     deadline: float | None = None
+    """Monotonic seconds after which no cell starts."""
     refusal: Callable[[], str] = str
+    """Says why no further cell starts because the job's money is spent; empty while it is not."""
     fail_fast: frozenset[str] = frozenset()
+    """The ids of specs that start no further cell once one of their cells does not pass."""
     stopped: dict[str, str] = field(default_factory=dict)
+    """By the ids of specs that start no further cell: the id of the cell that they stopped at."""
     left_out: list[Cell] = field(default_factory=list)
+    """The cells of these specs that were not run."""
 
 
 async def run_cells(

@@ -18,17 +18,20 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import SecretError
 from keystone_action.evidence.masking import MINIMUM
+from keystone_action.invariants.check import Check
 from keystone_action.spec.expressions import ExpressionError, interpolate, leaves, references
 from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.loading.author_files import POINTER, POINTER_ADVICE, is_pointer
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
+    from keystone_action.spec.models.spec import Spec
     from keystone_action.spec.models.task import SecretEntry
 
 GENERATED_BYTES = 32
 COMMAND_SECONDS = 60.0
-SIZE_LIMIT = 1 << 20
+SECRET_LIMIT = 1 << 20
 """Bytes of a file or of a command's output that can be a secret."""
 
 KEY_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
@@ -36,11 +39,26 @@ KEY_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIALS")
 
 
 @dataclass(frozen=True, slots=True)
+class SpecSecrets:
+    """The secrets of a spec."""
+
+    values: Mapping[str, str] = field(repr=False)
+    warnings: tuple[str, ...]
+    """Sentences for the report's head."""
+    missing: Mapping[str, str]
+    """Why those could not be resolved that only judges use, by name."""
+    error: SecretError | None
+    """Why one of the others could not be resolved: every cell of the spec tells it."""
+
+
+@dataclass(frozen=True, slots=True)
 class SecretValues:
-    """values: name → value, "" for an optional secret that isn't there. warnings: sentences for the report's head."""
+    """Secrets that were resolved."""
 
     values: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """By name; "" for an optional secret that isn't there."""
     warnings: tuple[str, ...] = ()
+    """Sentences for the report's head."""
 
 
 class _Unresolved(Exception):  # noqa: N818 - turned into a SecretError that names the secret
@@ -51,7 +69,50 @@ class _Unresolved(Exception):  # noqa: N818 - turned into a SecretError that nam
         self.remedy = remedy
 
 
-def resolve(
+def resolve_secrets(loaded: LoadedSpec, options: Options) -> SpecSecrets:
+    """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
+    the error of every cell (contract, 5.1)."""
+    judges_only = secrets_of_judges(loaded.spec) if loaded.has_expressions else frozenset()
+
+    def values_of(secrets: Sequence[SecretEntry]) -> SecretValues:
+        return resolve_values(
+            secrets,
+            environ=options.caller.environ,
+            directory=loaded.directory,
+            no_secrets_reason=options.caller.no_secrets_reason,
+            otherwise=loaded.without_variable,
+        )
+
+    try:
+        needed, error = values_of([s for s in loaded.spec.secrets if s.name not in judges_only]), None
+    except SecretError as problem:
+        needed, error = SecretValues(), problem
+    values, missing = dict(needed.values), {}
+    for secret in loaded.spec.secrets:
+        if secret.name in judges_only:
+            try:
+                values.update(values_of([secret]).values)
+            except SecretError as problem:
+                missing[secret.name] = problem.message
+    return SpecSecrets(values, needed.warnings, missing, error)
+
+
+def secrets_of_judges(spec: Spec) -> frozenset[str]:
+    """The secrets that are named by judges and by nothing else."""
+    judges: set[str] = set()
+    others: set[str] = set()
+    for leaf in leaves(spec):
+        used = {one.parts[1] for one in references(leaf.value, ("request",)) if one.parts[0] == "secrets"}
+        by_judge = (
+            leaf.path[0] == "invariants"
+            and isinstance(check := spec.invariants[str(leaf.path[1])].check, Check)
+            and check.skips_without_secrets
+        )
+        (judges if by_judge else others).update(used)
+    return frozenset(judges - others)
+
+
+def resolve_values(
     secrets: Sequence[SecretEntry],
     *,
     environ: Mapping[str, str],
@@ -165,7 +226,7 @@ def _from_file(path: str, environ: Mapping[str, str], directory: Path) -> str:
         if not full.is_file():
             raise _Unresolved(f"the file {path} {'is no file' if full.exists() else 'does not exist'}", remedy)
         with full.open("rb") as file:
-            content = file.read(SIZE_LIMIT + 1)
+            content = file.read(SECRET_LIMIT + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "its name can't be used"
         raise _Unresolved(f"the file {path} can't be read: {why}", remedy) from None
@@ -211,8 +272,8 @@ def _run(command: str, environ: Mapping[str, str], directory: Path) -> tuple[int
 
 
 def _text(content: bytes, what: str, remedy: str) -> str:
-    if len(content) > SIZE_LIMIT:
-        raise _Unresolved(f"{what} is larger than {SIZE_LIMIT >> 20} MiB", remedy)
+    if len(content) > SECRET_LIMIT:
+        raise _Unresolved(f"{what} is larger than {SECRET_LIMIT >> 20} MiB", remedy)
     try:
         value = content.decode().strip()
     except UnicodeDecodeError:

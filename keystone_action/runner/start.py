@@ -9,31 +9,22 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.errors import SandboxError, SecretError
+from keystone_action.errors import SandboxError
 from keystone_action.evidence.masking import Masker
-from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.shared_copies import FirstCopies, KeptSetups
-from keystone_action.runner.roots import Roots
-from keystone_action.runner.script_helpers import Host, script_folders
-from keystone_action.runner.secrets import SecretValues, keys_handed_out, resolve
-from keystone_action.runner.sharing.certificates import copy_certificates
-from keystone_action.runner.sharing.concurrency import company
-from keystone_action.runner.sharing.gateways import LazyGateways, provider_keys
-from keystone_action.runner.started_run import RunUnderWay, SpecSecrets, run_shielded
+from keystone_action.runner.journal.identification import script_folders
+from keystone_action.runner.model_access import LazyGateways, LazyJudge, provider_keys
+from keystone_action.runner.roots import HostCheckouts, Roots, copy_certificates
+from keystone_action.runner.secrets import keys_handed_out, resolve_secrets
+from keystone_action.runner.shared_services import neighbours_of_specs
+from keystone_action.runner.started_run import RunUnderWay, run_shielded
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.spec.expressions import leaves, references
 from keystone_action.spec.loading.loaded_spec import enclosing_root
 
 if TYPE_CHECKING:
-    from keystone_action.judge.judgement import Judge, Judgement, JudgeRequest
-    from keystone_action.options.model import Options
-    from keystone_action.runner.progress import Progress
-    from keystone_action.runner.sharing.containers import Containers
-    from keystone_action.runner.sharing.spending import Spending
+    from keystone_action.runner.shared_services import Containers
     from keystone_action.sandbox.processes.client import Launching
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
-    from keystone_action.spec.models.spec import Spec
-    from keystone_action.spec.models.task import SecretEntry
 
 
 async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | None = None) -> None:
@@ -56,7 +47,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | 
     progress.secrets(values)
     for loaded in run.wanted:
         run.author_files.add_all(loaded.author_files, loaded.withheld)
-    run.host = Host(run.roots.cells)
+    run.host = HostCheckouts(run.roots.cells)
     run.kept_setups = KeptSetups(run.roots.private)
     run.first_copies = FirstCopies(run.roots.private)
     await _find_certificates(run)
@@ -79,7 +70,7 @@ async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | 
     run.gateways = LazyGateways()
     stack.push_async_callback(run_shielded, run.gateways.close)
     run.judge = LazyJudge(options, progress, run.spending)
-    run.company = company(options, run.planned)
+    run.neighbours = neighbours_of_specs(options, run.planned)
 
 
 async def _find_certificates(run: RunUnderWay) -> None:
@@ -107,9 +98,9 @@ def _roots(run: RunUnderWay, stack: AsyncExitStack, parent: Path | None = None) 
 
 
 def _open_service_pool(run: RunUnderWay, provider: process.ProcessSandboxes, stack: AsyncExitStack) -> None:
-    from keystone_action.runner.sharing.service_pool import ServicePool, Starter
+    from keystone_action.runner.shared_services import ServicePool, ServicesStarter
 
-    starter = Starter(provider, run.containers)
+    starter = ServicesStarter(provider, run.containers)
     stack.push_async_callback(run_shielded, starter.close)
     run.service_defects = lambda: starter.defects
     run.services = ServicePool(starter)
@@ -120,7 +111,7 @@ def _containers(run: RunUnderWay) -> Containers | None:
     client = run.facilities.client
     if client is None:
         return None
-    from keystone_action.runner.sharing.containers import Containers
+    from keystone_action.runner.shared_services import Containers
 
     return Containers(
         client,
@@ -132,80 +123,6 @@ def _containers(run: RunUnderWay) -> Containers | None:
         logs=run.directory / "services",
         mask=run.masker.text,
     )
-
-
-class LazyJudge:
-    """The run's judge, made (and its modules imported) when the first check asks it."""
-
-    def __init__(self, options: Options, progress: Progress, spending: Spending) -> None:
-        self._options, self._progress, self._spending = options, progress, spending
-        self._judge: Judge | None = None
-
-    async def require(self, models: tuple[str, ...]) -> None:
-        """See `judge.base.Judge`."""
-        await self._make_judge().require(models)
-
-    async def judge(self, request: JudgeRequest) -> Judgement:
-        """See `judge.base.Judge`."""
-        return await self._make_judge().judge(request)
-
-    def _make_judge(self) -> Judge:
-        if self._judge is None:
-            from keystone_action.judge.jury import ModelJudge
-
-            options = self._options
-            self._judge = ModelJudge(
-                options.caller.environ,
-                fast=options.running.judge_fast,
-                strong=options.running.judge_strong,
-                cache_dir=options.running.cache_dir / "judge" if options.running.cache_dir else None,
-                purse=self._spending,
-                on_note=self._progress.note,
-            )
-        return self._judge
-
-
-def resolve_secrets(loaded: LoadedSpec, options: Options) -> SpecSecrets:
-    """The secrets of a spec. One that only judges use and that can't be resolved lets those judges skip; any other is
-    the error of every cell (contract, 5.1)."""
-    judges_only = secrets_of_judges(loaded.spec) if loaded.has_expressions else frozenset()
-
-    def values_of(secrets: Sequence[SecretEntry]) -> SecretValues:
-        return resolve(
-            secrets,
-            environ=options.caller.environ,
-            directory=loaded.directory,
-            no_secrets_reason=options.caller.no_secrets_reason,
-            otherwise=loaded.without_variable,
-        )
-
-    try:
-        needed, error = values_of([s for s in loaded.spec.secrets if s.name not in judges_only]), None
-    except SecretError as problem:
-        needed, error = SecretValues(), problem
-    values, missing = dict(needed.values), {}
-    for secret in loaded.spec.secrets:
-        if secret.name in judges_only:
-            try:
-                values.update(values_of([secret]).values)
-            except SecretError as problem:
-                missing[secret.name] = problem.message
-    return SpecSecrets(values, needed.warnings, missing, error)
-
-
-def secrets_of_judges(spec: Spec) -> frozenset[str]:
-    """The secrets that are named by judges and by nothing else."""
-    judges: set[str] = set()
-    others: set[str] = set()
-    for leaf in leaves(spec):
-        used = {one.parts[1] for one in references(leaf.value, ("request",)) if one.parts[0] == "secrets"}
-        by_judge = (
-            leaf.path[0] == "invariants"
-            and isinstance(check := spec.invariants[str(leaf.path[1])].check, Check)
-            and check.skips_without_secrets
-        )
-        (judges if by_judge else others).update(used)
-    return frozenset(judges - others)
 
 
 async def _in_thread(function: Callable[[], None]) -> None:

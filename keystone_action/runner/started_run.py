@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.errors import HarnessError, SecretError
+from keystone_action.errors import HarnessError
 from keystone_action.runner.cell.shared_copies import FirstCopies
-from keystone_action.runner.roots import CellRoots, Roots
-from keystone_action.runner.sharing.certificates import Certificates
+from keystone_action.runner.roots import CellRoots, Certificates, Roots
 from keystone_action.spec.loading.author_files import read_below
 
 if TYPE_CHECKING:
@@ -24,28 +23,15 @@ if TYPE_CHECKING:
     from keystone_action.judge.judgement import Judge
     from keystone_action.options.model import Options
     from keystone_action.runner.cell.shared_copies import KeptSetups
-    from keystone_action.runner.engine import Facilities
+    from keystone_action.runner.model_access import LazyGateways, Spending
+    from keystone_action.runner.preflight import Facilities
     from keystone_action.runner.progress import Progress
-    from keystone_action.runner.script_helpers import Host
-    from keystone_action.runner.sharing.concurrency import Company
-    from keystone_action.runner.sharing.containers import Containers
-    from keystone_action.runner.sharing.gateways import LazyGateways
-    from keystone_action.runner.sharing.service_pool import ServicePool
-    from keystone_action.runner.sharing.spending import Spending
+    from keystone_action.runner.roots import HostCheckouts
+    from keystone_action.runner.secrets import SpecSecrets
+    from keystone_action.runner.shared_services import Containers, Neighbours, ServicePool
     from keystone_action.sandbox.protocol import SandboxProvider
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.plan import Cell, Plan
-
-
-@dataclass(frozen=True, slots=True)
-class SpecSecrets:
-    """The secrets of a spec. missing: those that only judges use and that could not be resolved, with why. error: why
-    the others could not be, told by every cell of the spec."""
-
-    values: Mapping[str, str]
-    warnings: tuple[str, ...]
-    missing: Mapping[str, str]
-    error: SecretError | None
 
 
 @dataclass
@@ -95,10 +81,10 @@ class RunUnderWay:
     roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
     also of the author's own scripts. containers: the engine, where there is one. services: set where a spec has some.
     gateways: those to models. versions: of known agents, by spec, image and program. service_defects: what went wrong
-    in our own mock server so far. secrets: by spec id. company: by spec id, who runs beside its cells. author_files:
-    bytes of the author's files, read before the first agent started. host: what scripts on the host find. kept_setups:
-    what `setup` left in cells of the process sandbox. certificates: of the host, for `setup` there. first_copies: of
-    workspaces, which cells of a spec share.
+    in our own mock server so far. secrets: by spec id. neighbours: by spec id, what runs beside its cells.
+    author_files: bytes of the author's files, read before the first agent started. host: what scripts on the host find.
+    kept_setups: what `setup` left in cells of the process sandbox. certificates: of the host, for `setup` there.
+    first_copies: of workspaces, which cells of a spec share.
     """
 
     options: Options
@@ -123,9 +109,9 @@ class RunUnderWay:
     judge: Judge = field(init=False)
     masker: Masker = field(init=False)
     secrets: Mapping[str, SpecSecrets] = field(default_factory=dict)
-    company: Mapping[str, Company] = field(default_factory=dict)
+    neighbours: Mapping[str, Neighbours] = field(default_factory=dict)
     author_files: AuthorFiles = field(default_factory=AuthorFiles)
-    host: Host = field(init=False)
+    host: HostCheckouts = field(init=False)
     kept_setups: KeptSetups = field(init=False)
     first_copies: FirstCopies = field(init=False)
     certificates: Certificates = field(default_factory=Certificates)

@@ -12,7 +12,7 @@ from support.model_server import ModelServer, Received, Reply, answer, error
 
 from keystone_action.judge.judgement import JudgeFailed, JudgeRequest, JudgeUnavailable
 from keystone_action.judge.jury import QUESTIONS, ModelJudge
-from keystone_action.runner.sharing.spending import Spending
+from keystone_action.runner.model_access import Spending
 
 
 def test_a_jury_is_the_mean_of_its_jurors_means() -> None:

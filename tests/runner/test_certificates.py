@@ -8,7 +8,7 @@ from pathlib import Path
 
 from support.certificates import make_certificate, pem
 
-from keystone_action.runner.sharing.certificates import Certificates, copy_certificates
+from keystone_action.runner.roots import Certificates, copy_certificates
 
 
 def test_files_and_folders_are_copied_without_what_is_no_certificate(tmp_path: Path) -> None:

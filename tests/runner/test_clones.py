@@ -9,7 +9,7 @@ import pytest
 from support.touchstone import repository
 
 from keystone_action.dialects.touchstone.sources import is_commit, location, shown_url
-from keystone_action.runner.clones import Clones
+from keystone_action.runner.specs import Clones
 from keystone_action.spec.loading.spec_source import CloneFailed
 
 

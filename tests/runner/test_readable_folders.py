@@ -10,7 +10,7 @@ import pytest
 from keystone_action.errors import UsageError
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
-from keystone_action.runner.readable_folders import readable_folders
+from keystone_action.runner.preflight import readable_folders
 from keystone_action.spec.loading.loader import load
 
 SPEC = """\

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keystone_action.runner.registered_scorers import _unknown
+from keystone_action.runner.preflight import _unknown
 from keystone_action.spec.loading.diagnostics import SourcePosition
 from keystone_action.spec.loading.loaded_spec import OwnScorers
 

@@ -24,8 +24,8 @@ from keystone_action.runner.cell.cell import Attempt
 from keystone_action.runner.journal import journal as finished_cells
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.journal import FinishedCells, Journal
+from keystone_action.runner.model_access import Spending
 from keystone_action.runner.scheduler import Schedule, not_run, run_cells
-from keystone_action.runner.sharing.spending import Spending
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loading.loader import load

@@ -11,7 +11,7 @@ import pytest
 
 from keystone_action.files.tree_digest import TreeDigester
 from keystone_action.invariants.registry import CheckTypes
-from keystone_action.runner.script_helpers import MOST_NAMED, TOGETHER, helper_facts, script_folders
+from keystone_action.runner.journal.identification import MOST_NAMED, TOGETHER, helper_facts, script_folders
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
 from keystone_action.spec.loading.loader import load
 

@@ -15,7 +15,7 @@ from support.process_world import eventually, runs
 from keystone_action.errors import EXIT_ERROR, SecretError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.runner import secrets as room
-from keystone_action.runner.secrets import SecretValues, resolve
+from keystone_action.runner.secrets import SecretValues, resolve_values
 from keystone_action.spec.models.task import Secret, SecretEntry
 
 ENTRY: TypeAdapter[SecretEntry] = TypeAdapter(Secret)
@@ -29,7 +29,7 @@ def entry(written: Any) -> SecretEntry:
 def one(written: Any, directory: Path, reason: str = "", **environ: str) -> SecretValues:
     """Only this secret, in this environment."""
     environ.setdefault("PATH", os.environ["PATH"])
-    return resolve([entry(written)], environ=environ, directory=directory, no_secrets_reason=reason)
+    return resolve_values([entry(written)], environ=environ, directory=directory, no_secrets_reason=reason)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_what_can_not_be_resolved_is_named(tmp_path: Path, written: Any, reason:
 
 def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
     with pytest.raises(SecretError) as problem:
-        resolve([entry("ONE"), entry("TWO"), entry("HOME")], environ={"HOME": "/root"}, directory=tmp_path)
+        resolve_values([entry("ONE"), entry("TWO"), entry("HOME")], environ={"HOME": "/root"}, directory=tmp_path)
     assert "secret ONE" in problem.value.message
     assert "secret TWO" in problem.value.message
     assert "HOME" not in problem.value.message
@@ -119,7 +119,9 @@ def test_all_that_is_missing_is_said_at_once(tmp_path: Path) -> None:
 
 def test_specs_of_other_tools_have_their_own_way_out(tmp_path: Path) -> None:
     with pytest.raises(SecretError) as problem:
-        resolve([entry("KEY")], environ={}, directory=tmp_path, otherwise="take it off `env` in agenticassure.yaml")
+        resolve_values(
+            [entry("KEY")], environ={}, directory=tmp_path, otherwise="take it off `env` in agenticassure.yaml"
+        )
     where = "in a workflow: under `env:` of the step, and name it in the input `env`"
     assert problem.value.help == f"Set KEY ({where}), or take it off `env` in agenticassure.yaml."
 
@@ -166,7 +168,7 @@ def test_a_command_that_hangs_is_ended_with_all_it_started(tmp_path: Path, monke
 def test_never_empty_unless_optional(values: dict[str, str]) -> None:
     """Whatever the environment holds: a value as it is, or an error."""
     try:
-        resolved = resolve([entry(name) for name in values], environ=values, directory=Path("/"))
+        resolved = resolve_values([entry(name) for name in values], environ=values, directory=Path("/"))
     except SecretError:
         assert any(not value.strip() for value in values.values())
         return

@@ -8,9 +8,9 @@ from typing import Any
 import anyio
 import pytest
 
-from keystone_action.runner.sharing.service_pool import Definition, Group, ServicePool
+from keystone_action.runner.shared_services import ServiceGroup, ServicePool, ServicesDefinition
 
-DEFINITION = Definition((), Path())
+DEFINITION = ServicesDefinition((), Path())
 
 
 class Starter:
@@ -20,9 +20,9 @@ class Starter:
         self.may_go_on = anyio.Event()
         self.stopped = 0
 
-    async def start(self, _definition: Definition) -> Group:
+    async def start(self, _definition: ServicesDefinition) -> ServiceGroup:
         await self.may_go_on.wait()
-        return Group((), self.stop)
+        return ServiceGroup((), self.stop)
 
     async def stop(self) -> None:
         self.stopped += 1

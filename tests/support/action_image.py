@@ -50,7 +50,7 @@ _PATIENT = """\
 import re
 from pathlib import Path
 
-for name, count in {"signals": 5, "runner/sharing/containers": 3}.items():
+for name, count in {"system/signals": 5, "runner/shared_services": 3}.items():
     path = Path("/opt/keystone/lib/keystone_action", name + ".py")
     limit = r"^(_?[A-Z]+_SECONDS = )([0-9.]+)$"
     text, found = re.subn(limit, lambda limit: limit[1] + str(float(limit[2]) * 12), path.read_text(), flags=re.M)

@@ -20,12 +20,12 @@ from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
 from keystone_action.runner.cell.context import Context, Copies
 from keystone_action.runner.cell.running_cell import CellUnderWay
-from keystone_action.runner.engine import Facilities
-from keystone_action.runner.roots import Roots
-from keystone_action.runner.script_helpers import Host
-from keystone_action.runner.sharing.service_pool import nothing
-from keystone_action.runner.sharing.spending import Spending
-from keystone_action.runner.started_run import AuthorFiles, RunUnderWay, SpecSecrets
+from keystone_action.runner.model_access import Spending
+from keystone_action.runner.preflight import Facilities
+from keystone_action.runner.roots import HostCheckouts, Roots
+from keystone_action.runner.secrets import SpecSecrets
+from keystone_action.runner.shared_services import close_nothing
+from keystone_action.runner.started_run import AuthorFiles, RunUnderWay
 from keystone_action.sandbox.own_programs import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
@@ -135,12 +135,12 @@ async def cell_under_way(
         directory=directory,
         run_id="test",
         facilities=Facilities(),
-        identified=nothing,
+        identified=close_nothing,
         spending=Spending(),
     )
-    run.written = nothing
+    run.written = close_nothing
     run.roots = Roots("test")
-    run.host = Host(run.roots.cells)
+    run.host = HostCheckouts(run.roots.cells)
     run.secrets = {loaded.spec.id: SpecSecrets({}, (), {}, None)}
     provider = _Started(run.roots.sandboxes, shared)
     cell = run.planned.cells[0]

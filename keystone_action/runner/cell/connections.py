@@ -17,7 +17,7 @@ import anyio
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.runner.cell.model_gateway import open_model_gateway
-from keystone_action.runner.sharing.service_pool import Definition
+from keystone_action.runner.shared_services import ServicesDefinition
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.services.service import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, leaves, references
@@ -99,14 +99,14 @@ class Attachments:
 
     def __init__(self, under_way: CellUnderWay, audit: AuditLog, *, internal: bool) -> None:
         self._under_way, self._services, self._internal = under_way, under_way.spec.services, internal
-        self._company = under_way.run.company[under_way.spec.id]
+        self._neighbours = under_way.run.neighbours[under_way.spec.id]
         self._blocks: list[AbstractAsyncContextManager[Place]] = []
         self._scope = CellScope(
             cell_id=under_way.cell.id,
             private=under_way.roots.private,
             workspace=under_way.roots.workspace,
             audit_log=audit,
-            exclusive=not self._company.own,
+            exclusive=not self._neighbours.same_spec,
             allowed_users=under_way.users if "user" in under_way.run.provider.isolation else None,
             network=under_way.network,
             in_network=under_way.image is not None,
@@ -138,15 +138,15 @@ class Attachments:
         self._under_way.notices += [notice for place in self._under_way.places.values() for notice in place.notices]
 
     async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
-        spec_id, pool, alone = self._under_way.spec.id, self._under_way.run.services, self._company.others
-        definition = Definition(
+        spec_id, pool, alone = self._under_way.spec.id, self._under_way.run.services, self._neighbours.other_specs
+        definition = ServicesDefinition(
             services,
             self._under_way.loaded.directory,
             internal=self._internal,
             owner=spec_id if alone else "",
             watches_writes=self._under_way.spec.watches_writes,
         )
-        last = last or (alone and self._company.single)
+        last = last or (alone and self._neighbours.only_cell)
         running = await pool.acquire(definition)
         self._under_way.stack.push_async_callback(run_shielded, partial(pool.release, definition, last=last))
         return running

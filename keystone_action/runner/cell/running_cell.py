@@ -25,7 +25,7 @@ from keystone_action.agents.program import agent_environment
 from keystone_action.files.kept_output import write_all
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.journal.journal import output_error
-from keystone_action.runner.sharing.gateways import gateway_of
+from keystone_action.runner.model_access import gateway_of
 from keystone_action.runner.started_run import hidden_places
 from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider
 from keystone_action.spec.expressions import interpolate
@@ -50,7 +50,8 @@ if TYPE_CHECKING:
     from keystone_action.runner.cell.recordings import CellRecording
     from keystone_action.runner.cell.shared_copies import FirstCopy
     from keystone_action.runner.roots import CellRoots
-    from keystone_action.runner.started_run import RunUnderWay, SpecSecrets
+    from keystone_action.runner.secrets import SpecSecrets
+    from keystone_action.runner.started_run import RunUnderWay
     from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.services.service import Place

@@ -46,7 +46,7 @@ from keystone_action.files.descent import walk_down
 from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
 from keystone_action.runner.cell.shared_copies import SetupSteps, fingerprint
-from keystone_action.runner.readable_folders import readable_folders, with_search_path
+from keystone_action.runner.preflight import readable_folders, with_search_path
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.sandbox.programs import started_program
 from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
@@ -276,7 +276,7 @@ def sees_others(under_way: CellUnderWay) -> bool:
 def _may_share(under_way: CellUnderWay) -> bool:
     """Where nothing isolates agents, they reach all that could be kept."""
     run = under_way.run
-    return run.provider.isolation != ("none",) and not run.company[under_way.spec.id].single
+    return run.provider.isolation != ("none",) and not run.neighbours[under_way.spec.id].only_cell
 
 
 class _Commands:
