@@ -230,7 +230,7 @@ def unpack(pieces: Iterable[bytes], workspace: Path, *, limit: int | None) -> in
     Everything belongs to the workspace's owner where we may give it away. Set-user and set-group bits go: what an
     agent made must not run as anybody else here. limit: bytes that the archive may have.
     Returns the bytes of the longest path of a directory below the workspace. Raises OSError, TooLarge, and SandboxError
-    for what is no archive of a directory.
+    for what is not an archive of a directory.
     """
     top = os.open(workspace, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:

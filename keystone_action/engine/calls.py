@@ -72,7 +72,7 @@ def engine_errors(what: str, kind: type[HarnessError] = SandboxError) -> Iterato
 
 @contextlib.contextmanager
 def unless_refused(*statuses: int) -> Iterator[None]:
-    """Ends the block without an error where the engine refused with one of these: 404 = there is no such thing."""
+    """Ends the block without an error where the engine refused with one of these HTTP statuses (404 = not there)."""
     try:
         yield
     except Refused as error:

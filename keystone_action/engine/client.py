@@ -346,6 +346,6 @@ class EngineClient:
 
 
 def _each_piece(pieces: Generator[T, None, None]) -> Generator[T, None, None]:
-    """These pieces, each of which the engine is asked for when it is wanted."""
+    """These pieces; the engine is asked for each when it is wanted."""
     with library_errors():
         yield from pieces

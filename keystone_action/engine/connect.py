@@ -60,7 +60,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
         parse_host(address)
     except (DockerException, ValueError) as error:
         raise SandboxError(
-            f"can't reach a Docker engine at {address}: that is no address of an engine",
+            f"can't reach a Docker engine at {address}: that is not the address of an engine",
             help="write unix:///path or tcp://host:port into DOCKER_HOST, or unset it",
         ) from error
     if address.startswith("ssh://"):

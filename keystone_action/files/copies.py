@@ -36,17 +36,17 @@ Link = Callable[[str, os.stat_result], bool]
 
 @dataclass
 class Copied:
-    """What a copy came across; POSIX paths relative to the tree.
-
-    links: path and target of each link, as it was. special: sockets, FIFOs and devices, not copied. unreadable:
-    files and directories that could not be read, not copied. repositories: entries named `.git`.
-    """
+    """What a copy came across, as POSIX paths relative to the tree."""
 
     files: int = 0
     links: list[tuple[str, str]] = field(default_factory=list)
+    """Path and target of each link, as it was."""
     special: list[str] = field(default_factory=list)
+    """Sockets, FIFOs and devices: not copied."""
     unreadable: list[str] = field(default_factory=list)
+    """Files and folders that could not be read: not copied."""
     repositories: list[str] = field(default_factory=list)
+    """Entries named `.git`."""
 
 
 def copy_entries(

@@ -208,7 +208,7 @@ def open_plain(path: Path, limit: int, access: int = os.O_RDONLY, *, advice: str
     """A descriptor of a regular file of at most `limit` bytes that is not a link. advice: the help of an error about a
     file of another kind.
 
-    Raises OSError (FileNotFoundError where there is nothing), UsageError for what is no such file or too large.
+    Raises OSError (FileNotFoundError where there is nothing), UsageError for what is not such a file, or too large.
     """
     descriptor = os.open(path, access | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     status = os.fstat(descriptor)
@@ -216,7 +216,7 @@ def open_plain(path: Path, limit: int, access: int = os.O_RDONLY, *, advice: str
         return descriptor
     os.close(descriptor)
     if not stat.S_ISREG(status.st_mode):
-        raise UsageError(f"{path} is no regular file", help=advice)
+        raise UsageError(f"{path} is not a regular file", help=advice)
     raise _too_large(path, status.st_size, limit)
 
 

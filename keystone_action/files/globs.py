@@ -178,10 +178,12 @@ ORIGINAL_LIMIT = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class RestoredFiles:
-    """Paths relative to the workspace, sorted. restored: as they were in the snapshot. removed: the agent's own."""
+    """Paths relative to the workspace, sorted."""
 
     restored: tuple[str, ...] = ()
+    """They are as they were in the snapshot."""
     removed: tuple[str, ...] = ()
+    """The agent's own files, which are gone now."""
 
     def __add__(self, further: RestoredFiles) -> RestoredFiles:
         restored, removed = {*self.restored, *further.restored}, {*self.removed, *further.removed}

@@ -35,11 +35,12 @@ _QUOTED = {"\n": "\\n", "\t": "\\t", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 @dataclass(frozen=True, slots=True)
 class Patch:
-    """The text, and a sentence without its full stop for each change whose text is not all in it (what is no text is
-    not meant)."""
+    """The changes as text."""
 
     text: str
     cut: tuple[str, ...] = ()
+    """For each change whose text is not all there, a sentence without its full stop. Files that are not text are not
+    meant."""
 
 
 def write_patch(
@@ -105,12 +106,15 @@ def _left_out(piece: str, limit: int) -> str:
 
 @dataclass
 class _Pair:
-    """Both sides of a change: bytes to show, None where there is no file; `note` says why bytes can't be shown."""
+    """Both sides of a change."""
 
     change: Change
     old: bytes | None = None
+    """Bytes to show; None where there is no file."""
     new: bytes | None = None
+    """As `old`."""
     note: str = ""
+    """Why bytes can't be shown."""
     is_no_text: bool = False
     header: list[str] = field(default_factory=list)
 
@@ -287,13 +291,16 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LineCount:
-    """Lines of one path; None where they can't be counted. in_patch: they are those of the patch; else every line of
-    both sides counts (a binary file, one that is too large to be shown)."""
+    """Lines of one path that a change added and removed."""
 
     path: str
     added: int | None
+    """None where they can't be counted."""
     removed: int | None
+    """As `added`."""
     in_patch: bool
+    """Whether these are the lines of the patch. Otherwise every line of both sides counts (of a binary file, or one
+    that is too large to be shown)."""
 
 
 def line_counts(patch: str, changes: Sequence[Change], originals: Path | None, workspace: Path) -> Iterator[LineCount]:

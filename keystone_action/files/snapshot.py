@@ -27,19 +27,20 @@ from keystone_action.files.paths import PathProblem, PathUnreadable, read_inside
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """One entry of a workspace. kind `other` is a device, socket or FIFO. digest is sha256 of a file's bytes.
-
-    attributes: names and digests of its extended attributes, access lists included. staged: `meaning_of_index` of an
-    index of git. Both only where the snapshot was asked for them; `compare_entries` takes no notice of them.
-    """
+    """One entry of a workspace."""
 
     kind: Literal["file", "directory", "link", "other"]
+    """`other` is a device, socket or FIFO."""
     mode: int
     size: int = 0
     digest: str = ""
+    """SHA-256 of a file's bytes."""
     target: str = ""
     attributes: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+    """Names and digests of its extended attributes, access lists included. Only where the snapshot was asked for them;
+    `compare_entries` takes no notice of them."""
     staged: str = field(default="", compare=False)
+    """`meaning_of_index` of an index of git. As `attributes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,8 @@ def compare_entries(before: Mapping[str, FileState], after: Mapping[str, FileSta
     """Every path that differs, sorted.
 
     `modified` is other content, another link target or another kind; `mode` is the same content with other
-    permissions. As in git a directory is no entry of its own: made or removed it shows in what it holds, and only its
-    permissions are reported. A file that became a directory is `removed`, the reverse `added`.
+    permissions. As in git, a directory is not an entry of its own: one that was made or removed shows in what it holds,
+    and only its permissions are reported. A file that became a directory is `removed`, the reverse `added`.
     """
     found = []
     for path in before.keys() | after.keys():
@@ -132,7 +133,7 @@ def _kind(directory: int) -> int | None:
 
 
 def _trial(directory: int) -> bool:
-    """Write a mapped page of a file without a name, and look at its times. A failure is no proof."""
+    """Write a mapped page of a file without a name, and look at its times. A failure proves nothing."""
     try:
         file = os.open(".", os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600, dir_fd=directory)
     except OSError:

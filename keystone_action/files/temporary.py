@@ -35,10 +35,11 @@ def process_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Temporary:
-    """A directory, or the lock of a run. changed: seconds since the epoch."""
+    """A directory, or the lock of a run."""
 
     path: Path
     changed: float
+    """Seconds since the epoch."""
     is_lock: bool
 
     def is_of(self, run_id: str) -> bool:

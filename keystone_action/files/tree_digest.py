@@ -29,11 +29,12 @@ _Stamp = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class TreeDigest:
-    """content: of the folder. remote_branches: of what its repositories know of the branches of others, which two
-    clones of one commit need not have in common; empty where there are none."""
+    """What is in a folder, as digests."""
 
     content: str
     remote_branches: str
+    """Of what its repositories know about the branches of others, which two clones of one commit need not have in
+    common; empty where there are none."""
 
 
 class DigestStopped(Exception):  # noqa: N818 - an outcome
@@ -42,11 +43,11 @@ class DigestStopped(Exception):  # noqa: N818 - an outcome
 
 @dataclass
 class TreeDigester:
-    """Digests folders; a file that is in several of them is read once. Folders that change meanwhile are the caller's
-    to avoid; a file that can't be read counts as just that, and never raises. stopped: set by another thread, raises
-    DigestStopped soon after."""
+    """Digests folders; a file that is in several of them is read once. The caller sees to it that the folders do not
+    change meanwhile. A file that can't be read counts as just that, and never raises."""
 
     stopped: bool = False
+    """Set by another thread; DigestStopped is raised soon after."""
     _known: dict[_Stamp, str] = field(default_factory=dict)
 
     def file(self, path: Path) -> str:

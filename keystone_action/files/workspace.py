@@ -40,18 +40,17 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What copying a tree came to; POSIX paths relative to it.
-
-    outside_links: links kept as they are, though they lead out (they dangle for the agent). special: sockets, FIFOs
-    and devices that were not copied. withheld: what was left out. history: a sentence for each `.git` whose history
-    was replaced or left out.
-    """
+    """What copying a tree came to, as POSIX paths relative to it."""
 
     files: int = 0
     outside_links: tuple[str, ...] = ()
+    """Links kept as they are, though they lead out of the tree (they dangle for the agent)."""
     special: tuple[str, ...] = ()
+    """Sockets, FIFOs and devices that were not copied."""
     withheld: tuple[str, ...] = ()
+    """What was left out."""
     history: tuple[str, ...] = ()
+    """A sentence for each `.git` whose history was replaced or left out."""
 
     @property
     def notices(self) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def no_port(address: str, error: OSError) -> ServiceError:
     """Why we can't listen there."""
     if error.errno == errno.EADDRNOTAVAIL:
         return ServiceError(
-            f"{address} is no address of this machine, so containers can't reach us there",
+            f"{address} is not an address of this machine, so containers can't reach us there",
             help="The container engine must run on this machine, or this program in one of its containers.",
         )
     return ServiceError(f"no port to listen on at {address}: {error.strerror}")
@@ -148,7 +148,7 @@ class GuardedListener:
 @asynccontextmanager
 async def closing_writer(writer: asyncio.StreamWriter) -> AsyncIterator[None]:
     """Closes it at the end: what was written is still sent, for some seconds, but not when we are cancelled. That the
-    other end went away ends the block and is no error."""
+    other end went away ends the block without an error."""
     try:
         yield
         writer.close()

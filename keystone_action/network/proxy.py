@@ -55,12 +55,13 @@ class UnreadableRequest(Exception):  # noqa: N818 - it is an answer, not an erro
 
 @dataclass(frozen=True, slots=True)
 class ProxyRequest:
-    """Where a client wants to go. head: what to send there first; empty for CONNECT, which sends its own."""
+    """Where a client wants to go."""
 
     method: str
     host: str | IPAddress
     port: int
     head: bytes
+    """What to send there first; empty for CONNECT, which sends its own."""
 
     @property
     def authority(self) -> str:
@@ -151,11 +152,12 @@ _PHRASES = {400: "Bad Request", 431: "Request Header Fields Too Large", 502: "Ba
 
 @dataclass(frozen=True)
 class _Refusal:
-    """phrase: what clients show of a tunnel that was refused; they don't show its body."""
+    """The answer to a client that may not go there."""
 
     status: int
     text: str
     phrase: str = ""
+    """What clients show of a refused tunnel, since they don't show its body."""
 
 
 class _UnreachableError(Exception):

@@ -109,9 +109,10 @@ CONNECT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class RelayTarget:
-    """Where a relay's connections go. host: a name or an address, looked up by us for each of them."""
+    """Where a relay's connections go."""
 
     host: str
+    """A name or an address. We look it up for each connection."""
     port: int
 
 

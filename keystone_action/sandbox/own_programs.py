@@ -30,10 +30,12 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """source: links followed. target: relative to the copy."""
+    """One file of a copy."""
 
     source: Path
+    """With links followed."""
     target: PurePosixPath
+    """Relative to the copy."""
     executable: bool
 
 
@@ -192,13 +194,15 @@ _FORM = 2
 
 @dataclass(frozen=True, slots=True)
 class OwnPython:
-    """program: the interpreter. sites: directories of packages that it does not look in by itself. readable: what it
-    reads. libraries: where a copy has the library that it is linked with; None for one that finds it."""
+    """An interpreter, and what it needs."""
 
     program: str
     sites: tuple[Path, ...]
+    """Directories of packages that it does not look in by itself."""
     readable: tuple[Path, ...]
+    """What it reads."""
     libraries: Path | None = None
+    """Where a copy has the library that it is linked with; None for an interpreter that finds it."""
 
     def environment(self, script: Path) -> dict[str, str]:
         """What this script needs in its environment. With Python's safe path, the files beside it are found only where

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The HOME of a sandbox that was closed, for another one of the same provider. place: where the provider finds it.
-    remove: for one that no sandbox was opened with; blocks, never raises."""
+    """The HOME of a sandbox that was closed, for another sandbox of the same provider."""
 
     place: Path
+    """Where the provider finds it."""
     remove: Callable[[], None]
+    """For a HOME that no sandbox was opened with. Blocks, never raises."""
 
 
 ServedConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -206,10 +207,12 @@ _ANY = {"0.0.0.0": ("127.0.0.1",), "::": ("127.0.0.1", "::1")}  # noqa: S104 - c
 
 @dataclass(frozen=True, slots=True)
 class Listener:
-    """A socket that listens. addresses: where it is reached from the same machine, the likeliest first. uid: whose."""
+    """A socket that listens."""
 
     addresses: tuple[str, ...]
+    """Where it is reached from the same machine, the likeliest first."""
     uid: int
+    """Whose it is."""
 
 
 def listeners(rows: Iterable[str], port: int) -> Iterator[Listener]:

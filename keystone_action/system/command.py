@@ -47,18 +47,20 @@ class Capture:
 
 @dataclass(frozen=True, slots=True)
 class CommandLimits:
-    """What one command may use; None = not limited, of processes DEFAULT_PIDS. Bytes, processes, seconds."""
+    """What one command may use; None = not limited, but for processes, where it means DEFAULT_PIDS."""
 
     memory: int | None = None
+    """Bytes."""
     disk: int | None = None
+    """Bytes."""
     pids: int | None = None
     cpu: float | None = None
+    """Cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeptWhole:
-    """Where all of a stream is wanted: a file of ours, which is made once there are more than `above` bytes, and gets
-    up to `limit` of them."""
+    """A file of ours for all of a stream. It is made once there are more than `above` bytes, and gets up to `limit`."""
 
     path: Path
     above: int = CAPTURE_HEAD + CAPTURE_TAIL
@@ -67,24 +69,25 @@ class KeptWhole:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command to run: `argv` exactly, no shell unless argv says so (`("sh", "-c", text)`).
-
-    env is complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where env lacks them.
-    cwd is relative to the workspace ("." = the workspace itself). as_root: as the root user of a container, for the
-    author's setup; a sandbox without containers ignores it. stdout_to, stderr_to: files of ours that get all of these
-    streams as it comes; without one, what is between head and tail is lost. lists_processes: which processes it had is
-    wanted; containers can't tell.
-    """
+    """A command to run."""
 
     argv: tuple[str, ...]
+    """Exactly this: there is a shell only where it says so (`("sh", "-c", text)`)."""
     env: Mapping[str, str] = field(default_factory=dict)
+    """Complete: nothing is inherited. The sandbox adds HOME, TMPDIR, PATH and LANG where it lacks them."""
     cwd: str = "."
+    """Relative to the workspace; "." = the workspace itself."""
     timeout: float | None = None
+    """Seconds."""
     stdin: bytes = b""
     as_root: bool = False
+    """As the root user of a container, for the author's setup. A sandbox without containers ignores it."""
     stdout_to: KeptWhole | None = None
+    """A file of ours that gets all of this stream as it comes. Without it, what is between head and tail is lost."""
     stderr_to: KeptWhole | None = None
+    """As `stdout_to`."""
     lists_processes: bool = False
+    """Whether it is wanted which processes it had. Containers can't tell."""
 
     @property
     def kept_whole(self) -> tuple[KeptWhole | None, KeptWhole | None]:
@@ -94,28 +97,26 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """How a command ended. Exactly one of exit_code and signal is set, unless it could not be started.
-
-    exit_code 127 with `not_found` = the program does not exist (so not an exit code of the program's own).
-    limit: the sentence for the limit it was stopped at ("memory: 2.1 GiB used, 2.0 GiB allowed"), else None.
-    leftovers: how many of its processes were still there when it ended and were killed.
-    advice: what of the sandbox may explain that it failed, in a sentence.
-    processes: those that were seen, where the command asks for that (`sandbox.seen_processes`), and how many more there
-    were.
-    """
+    """How a command ended. Exactly one of exit_code and signal is set, unless it could not be started."""
 
     exit_code: int | None
+    """127 with `not_found` = the program does not exist, which is not an exit code of the program's own."""
     signal: int | None
     timed_out: bool
     limit: str | None
+    """The sentence for the limit that stopped it ("memory: 2.1 GiB used, 2.0 GiB allowed")."""
     not_found: bool
     duration_s: float
     stdout: Capture
     stderr: Capture
     leftovers: int = 0
+    """How many of its processes were still there when it ended, and were killed."""
     advice: str = ""
+    """A sentence about what in the sandbox may explain that it failed."""
     processes: tuple[Mapping[str, Any], ...] = ()
+    """Those that were seen (`SeenProcess`), where the command asks for them."""
     processes_left_out: int = 0
+    """How many more there were."""
 
     @property
     def succeeded(self) -> bool:

@@ -23,13 +23,14 @@ _TEARDOWN_SECONDS = 1.0
 
 @dataclass
 class RunStop:
-    """Asks a run to end, from any thread. hurry: called in the run's own thread then, before anything is cancelled.
-    so_far: what the run has come to, set by itself as soon as it has something to show; called with `abandoned=True`
-    when it did not end in time, and nobody waits for it any more."""
+    """Asks a run to end, from any thread."""
 
     requested: bool = False
     hurry: list[Callable[[], None]] = field(default_factory=list)
+    """Called in the run's own thread then, before anything is cancelled."""
     so_far: Callable[..., Any] | None = None
+    """Gives what the run has come to. The run sets it as soon as it has something to show. It is called with
+    `abandoned=True` when the run did not end in time, and nobody waits for it any more."""
     _scopes: list[anyio.CancelScope] = field(default_factory=list)
     _loop: asyncio.AbstractEventLoop | None = None
 

@@ -205,7 +205,7 @@ def _fifo(path: Path) -> None:
     [
         (Path.unlink, "there is no baseline"),
         (_link, "is a link, which is not followed"),
-        (_fifo, "is no regular file"),
+        (_fifo, "is not a regular file"),
         (lambda path: path.write_text("{"), "is not a JSON document"),
         (lambda path: path.write_text("[" * 100_000), "is not a JSON document"),
         (lambda path: path.write_text("[]"), "holds no results"),

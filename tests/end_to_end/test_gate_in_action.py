@@ -213,4 +213,4 @@ def test_no_checkout_where_the_specs_are_looked_for_says_so(tmp_path: Path) -> N
     write(job.workspace, BASE)
     done = step(job)
     assert done.exit_code == 0, done.text
-    assert "is no git checkout; use actions/checkout; where that has a `path`, name it in" in done.summary
+    assert "is not a git checkout; use actions/checkout; where that has a `path`, name it in" in done.summary

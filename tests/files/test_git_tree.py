@@ -176,5 +176,5 @@ def test_the_refusal_names_no_token(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_git(tmp_path: Path) -> None:
-    with pytest.raises(GitFailed, match="is no git checkout"):
+    with pytest.raises(GitFailed, match="is not a git checkout"):
         open_commit(tmp_path, "a" * 40, private(tmp_path))

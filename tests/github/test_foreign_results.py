@@ -60,7 +60,7 @@ def left(folder: Path, change: Callable[[dict[str, Any]], None] = lambda _: None
 
 def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "results.json")
-    with pytest.raises(UsageError, match="is no regular file"):
+    with pytest.raises(UsageError, match="is not a regular file"):
         read_foreign_results(tmp_path)
 
 

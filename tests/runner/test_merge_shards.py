@@ -269,7 +269,7 @@ def fifo(folder: Path) -> None:
         (rewritten(lambda data: data.replace(b'"verdict": "pass"', b'"verdict": "fine"'), "results.json"), "verdict"),
         (rewritten(lambda data: data.replace(b'"composite": 1.0', b'"composite": NaN'), "results.json"), "not JSON"),
         (linked, "results.json can't be read"),
-        (fifo, "results.json is no regular file"),
+        (fifo, "results.json is not a regular file"),
     ],
 )
 def test_damaged_results(downloaded: Path, damage: Callable[[Path], None], says: str) -> None:

@@ -102,7 +102,7 @@ def test_an_address_that_is_not_ours_is_said(containers: ContainerWorld) -> None
     private = containers.directory / "elsewhere"
     private.mkdir()
     scope = CellScope("elsewhere", private, private, AuditLog(private / "audit.jsonl"), True, network=elsewhere)
-    with pytest.raises(ServiceError, match=r"service crm_api: 192\.0\.2\.1 is no address of this machine") as failed:
+    with pytest.raises(ServiceError, match=r"service crm_api: 192\.0\.2\.1 is not an address of") as failed:
         containers.portal.call(cell.service.attach(scope).__aenter__)
     assert "engine must run on this machine" in failed.value.help
 

@@ -333,7 +333,7 @@ def test_an_agent_that_fills_the_record_gets_out_no_more_and_makes_no_error(
 def test_an_address_that_is_not_ours_is_said(world: World) -> None:
     elsewhere = stage.loopback_network()
     elsewhere.own_address = "192.0.2.1"
-    with pytest.raises(ServiceError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ServiceError, match=r"192\.0\.2\.1 is not an address of this machine"):
         world.open([], network=elsewhere)
 
 

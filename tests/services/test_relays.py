@@ -107,7 +107,7 @@ def test_it_ends_with_open_connections(thread: LoopThread) -> None:
 def test_an_address_that_is_not_ours_is_said(thread: LoopThread) -> None:
     network = stage.loopback_network()
     network.own_address = "192.0.2.1"
-    with pytest.raises(ServiceError, match=r"192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ServiceError, match=r"192\.0\.2\.1 is not an address of this machine"):
         open_relay(thread, network, "127.0.0.1", 1)
 
 
@@ -286,7 +286,7 @@ def test_a_way_that_can_t_be_opened_leaves_no_database_behind(
         "x", containers.directory, containers.directory, AuditLog(containers.directory / "a"), False, network=network,
         in_network=True,
     )  # fmt: skip
-    with pytest.raises(ServiceError, match=r"service db: 192\.0\.2\.1 is no address of this machine"):
+    with pytest.raises(ServiceError, match=r"service db: 192\.0\.2\.1 is not an address of this machine"):
         containers.portal.call(embedded.attach(scope).__aenter__)
     count = cell.query("SELECT count(*) FROM pg_database WHERE datname LIKE 'cell_%'")
     assert list(count.rows) == [(1,)]

@@ -71,7 +71,7 @@ def run_git(
     timeout: float = _TIMEOUT,
     accept: int = 0,
 ) -> bytes:
-    """What git printed; exit codes up to `accept` are no failure. Raises GitFailed."""
+    """What git printed; exit codes up to `accept` are not a failure. Raises GitFailed."""
     import subprocess
 
     try:
@@ -154,7 +154,7 @@ class _NoIndex(Exception):  # noqa: N818 - an outcome
 
 
 def meaning_of_index(data: bytes) -> str:
-    """A digest that stays as it is when nothing but stamps of files changes. Empty for what is no index of git."""
+    """A digest that stays as it is when nothing but stamps of files changes. Empty for what is not an index of git."""
     for name in ("sha1", "sha256"):
         size = hashlib.new(name, usedforsecurity=False).digest_size
         body, checksum = data[:-size], data[-size:]

@@ -38,12 +38,14 @@ class NoCheckout(git.GitFailed):
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Where a commit can be fetched from. url: http(s), ssh or a path. token: for http(s), sent to that server only.
-    ca_bundle: certificates to trust besides the system's, as PEM."""
+    """Where a commit can be fetched from."""
 
     url: str
+    """http(s), ssh or a path."""
     token: str = field(default="", repr=False)
+    """For http(s); sent to that server only."""
     ca_bundle: str = field(default="", repr=False)
+    """Certificates to trust besides the system's, as PEM."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +173,11 @@ def open_commit(checkout: Path, sha: str, private: Path, remote: Remote | None =
     checkout lacks it (a shallow or partial one). Raises git.GitFailed with what is missing, or what the fetch said.
     """
     if not _SHA.fullmatch(sha):
-        raise git.GitFailed(f"{sha[:80]!r} is no full name of a commit")
+        raise git.GitFailed(f"{sha[:80]!r} is not the full name of a commit")
     form = "sha1" if len(sha) == 40 else "sha256"
     git.run_git("init", "-q", "--bare", "--template=", f"--object-format={form}", ".", directory=private)
     if not (checkout / ".git").exists():
-        raise NoCheckout(f"{checkout} is no git checkout")
+        raise NoCheckout(f"{checkout} is not a git checkout")
     try:
         found = git.run_git("rev-parse", "--path-format=absolute", "--git-path", "objects", directory=checkout)
         extra = {"GIT_ALTERNATE_OBJECT_DIRECTORIES": _quote_path(os.fsdecode(found.rstrip(b"\n")))}
@@ -315,11 +317,14 @@ _FOR_ALL = 0o444
 
 @dataclass(frozen=True, slots=True)
 class CheckoutCopy:
-    """source: the checkout. place: the copy. secret: what below `source` no script may read."""
+    """A checkout and its copy."""
 
     source: Path
+    """The checkout."""
     place: Path
+    """The copy."""
     secret: tuple[Path, ...]
+    """What no script may read below `source`."""
 
     def inside(self, path: Path) -> Path | None:
         """Where the copy has this file of the checkout; None for one that lies elsewhere."""

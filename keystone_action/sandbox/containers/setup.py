@@ -190,29 +190,32 @@ Entries = dict[str, tuple[int, int, int, str] | tuple[int, str] | int]
 
 @dataclass(frozen=True, slots=True)
 class SetupCommands:
-    """Texts for `sh -c`, in their order, and what they run with.
-
-    env: added to what the sandbox was opened with. networks: of the engine; the container is in all of them. timeout:
-    seconds for all together. fingerprint: of the workspace's content, as text that is the same for the same content;
-    None where services or fixtures could decide what the commands do. secrets: values that no image may keep.
-    """
+    """Commands of a setup, and what they run with."""
 
     texts: tuple[str, ...]
+    """For `sh -c`, in their order."""
     env: Mapping[str, str]
+    """Added to what the sandbox was opened with."""
     networks: tuple[str, ...]
+    """Of the engine; the container is in all of them."""
     extra_hosts: Mapping[str, str] = field(default_factory=dict)
     dns: tuple[str, ...] = ()
     timeout: float | None = None
+    """Seconds for all of them together."""
     fingerprint: Callable[[], str] | None = None
+    """Of the workspace's content, as text that is the same for the same content; None where services or fixtures could
+    decide what the commands do."""
     secrets: Collection[str] = ()
+    """Values that no image may keep."""
 
 
 @dataclass(frozen=True, slots=True)
 class SetupImage:
-    """The image that a sandbox is in after its commands. own: made for it alone, else one that others use too."""
+    """The image that a sandbox is in after its commands."""
 
     image: Image
     own: bool
+    """Whether it was made for this sandbox alone; others use it, too, otherwise."""
 
 
 async def run_setup_commands(engine: SharedEngine, sandbox: DockerSandbox, commands: SetupCommands) -> SetupImage:

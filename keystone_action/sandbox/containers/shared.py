@@ -36,18 +36,20 @@ T = TypeVar("T")
 
 @dataclass
 class SharedEngine:
-    """root: where HOME and TMPDIR lie. owner: marks our containers among all of the run's. Closed once, at the end."""
+    """What all sandboxes of a provider share. Closed once, at the end."""
 
     client: EngineClient
     own_client: bool
     run_id: str
     root: Path
+    """Where HOME and TMPDIR lie."""
     threads: ThreadPoolExecutor
     mode: TransferMode = "auto"
     paths: HostPaths = field(default_factory=lambda: HostPaths(None))
     foreign_users: bool = False
     """The engine maps users: a number inside is not the same outside."""
     owner: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Marks our containers among all of the run."""
     users: Users | None = None
     layers: dict[str, asyncio.Lock] = field(default_factory=dict)
     """By the content of a setup: held while its image is made."""

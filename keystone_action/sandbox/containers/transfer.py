@@ -47,13 +47,15 @@ _TOO_LONG = (
 
 @dataclass(frozen=True, slots=True)
 class ContainerPlaces:
-    """Real paths of a sandbox: its workspace, what holds HOME and TMPDIR, and what else it may read. has_home: whether
-    there is a HOME already, kept of another sandbox."""
+    """Real paths of a sandbox."""
 
     workspace: Path
     private: Path
+    """What holds HOME and TMPDIR."""
     readable: tuple[Path, ...] = ()
+    """What else it may read."""
     has_home: bool = False
+    """Whether there is a HOME already, kept from another sandbox."""
 
     @property
     def all(self) -> tuple[Path, ...]:
@@ -66,12 +68,14 @@ class ContainerPlaces:
 
 
 class Transfer(Protocol):
-    """All of it blocks. user: who runs inside. mounts: what containers are made with. loss: why we don't have the
-    workspace as it was left; empty when we have."""
+    """How files get into a container and out of it. All of it blocks."""
 
     user: int
+    """Who runs inside."""
     mounts: tuple[Mount, ...]
+    """What containers are made with."""
     loss: str
+    """Why we don't have the workspace as it was left; empty when we have."""
 
     def prepare(self, container: str, extras: Sequence[Iterable[bytes]]) -> None:
         """Before the start. extras: further pieces of an archive that go to the container's root."""

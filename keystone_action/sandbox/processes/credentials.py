@@ -54,10 +54,11 @@ _PAUSE = 0.01
 
 
 class User(NamedTuple):
-    """The user of a sandbox. guard: a second user that nothing runs as."""
+    """The user of a sandbox."""
 
     uid: int
     guard: int
+    """A second user, which nothing runs as."""
 
 
 def become(uid: int, groups: Sequence[int] = ()) -> None:

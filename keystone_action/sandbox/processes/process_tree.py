@@ -28,7 +28,7 @@ class TooFast(Exception):  # noqa: N818 - an outcome
 
 
 class Process(NamedTuple):
-    """A line of /proc/<pid>/stat: of a process, by its first thread. rss: in bytes; 0 when that thread has ended."""
+    """A line of /proc/<pid>/stat: a process, by its first thread."""
 
     pid: int
     state: str
@@ -36,6 +36,7 @@ class Process(NamedTuple):
     group: int
     threads: int
     rss: int
+    """In bytes; 0 when the first thread has ended."""
 
     @property
     def first_thread_runs(self) -> bool:

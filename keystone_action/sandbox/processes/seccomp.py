@@ -26,22 +26,27 @@ _IO_URING: _Range = (425, 425)
 
 
 class _Numbers(NamedTuple):
-    """The numbers of system calls of one kind of program; those for keyrings stand together everywhere. arch: what the
-    kernel calls that kind (linux/audit.h). socket: of socket(2). other_sockets: of calls that make one unseen."""
+    """The numbers of system calls of one kind of program."""
 
     arch: int
+    """What the kernel calls that kind (linux/audit.h)."""
     keyrings: _Range
+    """They stand together everywhere."""
     system_v: tuple[_Range, ...]
     socket: int
+    """Of socket(2)."""
     attributes: _Attributes
     other_sockets: tuple[_Range, ...] = ()
+    """Of calls that make a socket unseen."""
 
 
 class _Attributes(NamedTuple):
-    """modes: calls that set a mode, and which of their arguments it is. extended: calls that change attributes."""
+    """Calls that change what a file is allowed, not what is in it."""
 
     modes: tuple[tuple[int, int], ...]
+    """Calls that set a mode, and which of their arguments the mode is."""
     extended: tuple[_Range, ...]
+    """Calls that change extended attributes."""
     ioctl: int
 
 

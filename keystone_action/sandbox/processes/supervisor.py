@@ -215,7 +215,7 @@ class Supervisor:
         gone = self.end()
         if gone and self._request["service"]:
             uid = self._request["uid"]
-            # One that has no guard runs as a user that is somebody's already. Nobody is signalled here.
+            # Without a guard it runs as a user that others have, too. Nobody is signalled here.
             system_v.remove_made_by(self._reaped, self._user or (User(uid, guard=0) if uid is not None else None))
         try:
             return self._report(gone)

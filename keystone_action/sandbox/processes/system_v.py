@@ -22,15 +22,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class SystemVObject(NamedTuple):
-    """One of them. kind: `shm`, `sem` or `msg`. owner: the user that it was given to, which may differ from who made
-    it. size: bytes of memory that it takes."""
+    """One shared memory segment, set of semaphores or message queue."""
 
     kind: str
+    """`shm`, `sem` or `msg`."""
     identifier: int
     maker: int
     owner: int
+    """The user that it was given to, who may differ from its maker."""
     mode: int
     size: int
+    """Bytes of memory that it takes."""
 
 
 def system_v_objects(*kinds: str) -> Iterator[SystemVObject]:

@@ -186,16 +186,18 @@ _TICK = 1 / os.sysconf("SC_CLK_TCK")
 
 
 class SeenProcess(TypedDict):
-    """One process, from one program's start in it to the next's. pid: its number. started, ended: seconds since 1970;
-    ended None where that was not seen. status: as of `waitpid`, None where it was not ours to wait for. is_first: the
-    command itself."""
+    """One process, from one program's start in it to the next's."""
 
     pid: int
     argv: list[str]
     started: float
+    """Seconds since 1970."""
     ended: float | None
+    """Seconds since 1970; None where that was not seen."""
     status: int | None
+    """As of `waitpid`; None where it was not ours to wait for."""
     is_first: bool
+    """Whether it is the command itself."""
 
 
 class SeenProcesses:

@@ -22,39 +22,45 @@ _MOST_PASSED = 8
 
 
 class CommandRequest(TypedDict):
-    """One command for a supervisor. Sizes in bytes, times in seconds, None = not limited or not used.
-
-    inside: cwd must be this directory or lie below it. uid: the user (and group) it runs as. groups: further ones of
-    that user. guard: a user that nothing runs as, see `killing`. rules: Landlock rules as (path, access), see
-    `landlock`, None = not confined; lasting_rules: further ones, the same in every request of a run. disk_roots: the
-    trees whose size is watched. head, tail: how much of each stream is kept. whole: for stdout and for stderr, above
-    how many bytes and up to how many all of it goes to one of the last of the descriptors that came with the order;
-    None = to none. unix_sockets: whether it may make Unix sockets. service: report the start, take signals, and write
-    to the log that came with the order instead of keeping streams. lists_processes: the report says which there were.
-    others: where other cells have their files, if the command is to have mounts of its own (`mount_namespace`).
-    """
+    """One command for a supervisor. Sizes in bytes, times in seconds, None = not limited or not used."""
 
     argv: list[str]
     env: dict[str, str]
     cwd: str
     inside: str
+    """`cwd` must be this directory or lie below it."""
     uid: int | None
+    """The user (and group) it runs as."""
     groups: list[int]
+    """Further groups of that user."""
     guard: int | None
+    """A user that nothing runs as (`User`)."""
     rules: list[tuple[str, int]] | None
+    """Landlock rules as (path, access), see `landlock`; None = not confined."""
     lasting_rules: list[tuple[str, int]]
+    """Further rules, the same in every request of a run."""
     timeout: float | None
     memory: int | None
     disk: int | None
     pids: int | None
     disk_roots: list[str]
+    """The trees whose size is watched."""
     head: int
+    """How many of the first bytes of each stream are kept."""
     tail: int
+    """How many of the last bytes of each stream are kept."""
     whole: list[tuple[int, int] | None]
+    """For stdout and for stderr, None or two numbers: above how many bytes, and up to how many, all of the stream goes
+    to one of the last descriptors that came with the order."""
     unix_sockets: bool
+    """Whether it may make Unix sockets."""
     service: bool
+    """Whether it is a service: its start is reported, it takes signals, and its output goes to the log that came with
+    the order."""
     lists_processes: bool
+    """Whether the report says which processes there were."""
     others: str | None
+    """Where other cells have their files, for a command that gets mounts of its own (`shut_in`)."""
 
 
 LastingPart = tuple[int | None, int | None, bool, bool, bool, bool, bool]
