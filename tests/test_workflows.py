@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from keystone_action import __version__
-from keystone_action.cli.agent_scaffold import agent_files
 from keystone_action.cli.found_agents import FoundAgent
+from keystone_action.cli.scaffold import agent_files
 from tools.readme_workflow import workflows, workflows_of_steps
 
 ROOT = Path(__file__).parents[1]

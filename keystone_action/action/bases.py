@@ -17,8 +17,8 @@ from keystone_action.gate.change_base import ChangeBase
 from keystone_action.gate.workflow_files import WorkflowFile
 from keystone_action.github.api.requests import RequestLimits
 from keystone_action.github.event import EventBase, base_of_event
+from keystone_action.github.inputs import variable
 from keystone_action.github.log_commands import LogCommands
-from keystone_action.github.reader import variable
 from keystone_action.options.model import Options
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.soundness import Baseline

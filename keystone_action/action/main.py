@@ -26,7 +26,7 @@ from keystone_action.files.descent import is_empty
 from keystone_action.gate.base_commit import refuse_committed_answers
 from keystone_action.gate.change_base import ChangeBase
 from keystone_action.github.event import Event, read_event
-from keystone_action.github.inputs import read_options
+from keystone_action.github.inputs import InputReader, read_options
 from keystone_action.github.links import run_url
 from keystone_action.github.log_commands import LogCommands, annotations_of, annotations_of_spec_error
 from keystone_action.github.outputs import (
@@ -41,7 +41,6 @@ from keystone_action.github.outputs import (
 )
 from keystone_action.github.progress import LogProgress
 from keystone_action.github.pulls import spec_links, whose_code
-from keystone_action.github.reader import InputReader
 from keystone_action.github.reporting import Reporting
 from keystone_action.github.summary import Summaries, SummaryTemplate, append_text
 from keystone_action.options.model import Options

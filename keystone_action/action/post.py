@@ -107,8 +107,7 @@ def _tell_of_the_end(state: StepState, environ: Mapping[str, str], commands: Log
     if environ.get(f"STATE_{REPORTED}") == "true":
         return []
     from keystone_action.github.event import read_event
-    from keystone_action.github.inputs import read_options
-    from keystone_action.github.reader import InputReader
+    from keystone_action.github.inputs import InputReader, read_options
 
     options = read_options(InputReader(environ))
     run = _step_result(state, environ, options.reports.folder) or _stopped_result(state, environ)

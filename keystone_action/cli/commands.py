@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from keystone_action.cli.arguments import (
     CleanArguments,
@@ -86,7 +86,7 @@ def _report(
 
 @contextlib.contextmanager
 def _handed_over(results: Path, directory: Path) -> Iterator[None]:
-    """What root leaves in somebody's directory (the image does, on a laptop) is theirs."""
+    """Give what root leaves in a user's directory, as the image does on a laptop, to that user."""
     from keystone_action.files.copies import hand_over, missing_folders
 
     made = missing_folders(results, directory)
@@ -222,18 +222,16 @@ def command_explain(call: argparse.Namespace, *, directory: Path, environ: Mappi
 
 def command_init(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:
     """Write a first spec with its agent; never overwrites. At a terminal, ask which agent, unless the call says it."""
-    from keystone_action.cli import agent_scaffold, scaffold
+    from keystone_action.cli import scaffold
     from keystone_action.report.escape import log_line
 
     asked = arguments_of(call, InitArguments)
     place, shown = directory / asked.directory, log_line(shlex.quote(str(asked.directory / "keystone.yaml")))
-    agent = agent_scaffold.choose_agent(asked.agent, sys.stdin, sys.stdout, environ)
-    paths = (
-        scaffold.write_first_spec(place) if agent is None else agent_scaffold.write_agent_specs(agent, place, environ)
-    )
+    agent = scaffold.choose_agent(asked.agent, sys.stdin, sys.stdout, environ)
+    paths = scaffold.write_first_spec(place) if agent is None else scaffold.write_agent_specs(agent, place, environ)
     for path in paths:
         sys.stdout.write(f"wrote {log_line(os.path.relpath(path, directory))}\n")
-    steps = [f"now: keystone run {shown}"] if agent is None else agent_scaffold.next_steps(agent, place, shown, environ)
+    steps = [f"now: keystone run {shown}"] if agent is None else scaffold.next_steps(agent, place, shown, environ)
     for line in () if call.quiet else steps:
         sys.stdout.write(f"{line}\n")
     return EXIT_PASS
@@ -302,7 +300,39 @@ def command_recordings(call: argparse.Namespace, *, directory: Path, environ: Ma
 
 def command_completion(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print the script that completes our commands in a shell."""
-    from keystone_action.cli.completion import completion_script
+    # was an import of itself
 
-    write_document(completion_script(build_parser(), arguments_of(call, CompletionArguments).shell) + "\n")
+    asked = arguments_of(call, CompletionArguments)
+    write_document(completion_script(build_parser(), asked.shell) + "\n")
     return EXIT_PASS
+
+
+_CELLS = "keystone plan --quiet 2>/dev/null | head -n 1000"
+"""Asked by the script behind `--filter`, and only there: nothing of ours starts at each key press. Ids of cells hold
+letters, digits, dots and dashes alone, so no shell finds anything in them to run."""
+
+
+def completion_script(parser: argparse.ArgumentParser, shell: str) -> str:
+    """The script that teaches bash, zsh or fish our commands, options and what they take."""
+    import shtab
+
+    files: Any = {
+        "SPEC": shtab.glob("*.yaml", "*.yml"),
+        "DIR": shtab.DIRECTORY,
+        "BASE": shtab.DIRECTORY,
+        "HEAD": shtab.DIRECTORY,
+        "PATH": shtab.FILE,
+        "GLOB": shtab.cmd(_CELLS),
+    }
+    for action in _actions(parser):
+        if isinstance(action.metavar, str) and action.metavar in files:
+            action.complete = files[action.metavar]  # type: ignore[attr-defined]
+    return str(shtab.complete(parser, shell=shell))
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for command in action.choices.values():
+                yield from _actions(command)

@@ -25,12 +25,12 @@ from keystone_action.github.api.errors import GitHubError, NoPermission, RateLim
 from keystone_action.github.api.requests import Clock, RequestLimits, Writes
 from keystone_action.github.comment import Holds, StickyComment
 from keystone_action.github.event import Event
+from keystone_action.github.inputs import variable
 from keystone_action.github.links import FORKS, run_url
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.outputs import write_outputs
 from keystone_action.github.progress import Live, Pace
 from keystone_action.github.pulls import pulls_of_commit
-from keystone_action.github.reader import variable
 from keystone_action.github.status import CommitStatus, has_status, status_sha
 from keystone_action.options.model import Options
 from keystone_action.report.comment.history import Job, Marker, Previous

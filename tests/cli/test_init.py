@@ -17,8 +17,8 @@ import yaml
 from support.command_line import ENVIRONMENT, ROOT, Called, keystone
 
 from keystone_action.agents.presets.preset import load_preset, preset_names
-from keystone_action.cli.agent_scaffold import agent_files, choose_agent, key_of
 from keystone_action.cli.found_agents import FoundAgent
+from keystone_action.cli.scaffold import agent_files, choose_agent, key_of
 from keystone_action.errors import UsageError
 from keystone_action.gateway.upstreams import VARIABLES
 

@@ -246,7 +246,7 @@ def test_a_check_names_each_file_that_can_not_be_replayed(
             {"date": "yesterday"},
             'line 1: expected a date and a time under `date`, found "yesterday"; record anew with --gateway record',
         ),
-        ({"spec": "other"}, "the cell 'repair.r0' is none of the spec 'other'"),
+        ({"spec": "other"}, "the cell 'repair.r0' is not one of the spec 'other'"),
     ],
 )
 def test_a_first_line_that_was_made_up_is_a_problem(tmp_path: Path, more: dict[str, Any], said: str) -> None:

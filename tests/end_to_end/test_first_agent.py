@@ -16,8 +16,8 @@ from support.scripted_models import ScriptedModel, Turn
 from support.scripted_provider import provider
 from support.workflow_play import Player
 
-from keystone_action.cli.agent_scaffold import agent_files
 from keystone_action.cli.found_agents import FoundAgent
+from keystone_action.cli.scaffold import agent_files
 from keystone_action.gateway.upstreams import VARIABLES
 
 ADDS_UP = "awk -F, 'NR > 1 {sum += $2} END {printf \"%.2f\\n\", sum}' prices.csv > total.txt"

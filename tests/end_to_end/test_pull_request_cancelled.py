@@ -21,6 +21,7 @@ from support.runner_rules import parse_env_file
 
 from keystone_action.action import main as action
 from keystone_action.action import post as after
+from keystone_action.gate.change_base import ChangeBase
 from keystone_action.github import reporting
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.requests import RequestLimits
@@ -75,8 +76,8 @@ def test_a_cancelled_run_updates_a_comment_and_makes_none(
 def test_a_run_that_was_cancelled_makes_no_comment_whatever_had_passed_by_then(
     tmp_path: Path, github: FakeGitHub, kept_runs: KeptRuns, policy: str
 ) -> None:
-    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
-        found = kept_runs(options, progress)
+    def engine(options: Options, base: ChangeBase, progress: Progress) -> action.EngineResult:
+        found = kept_runs(options, base, progress)
         return replace(found, run=replace(found.run, verdict="fail", cancelled=True))
 
     done = runner_of(tmp_path, github).step({"comment": policy}, evaluate=engine)
@@ -95,7 +96,7 @@ def test_a_cancelled_run_that_had_no_time_to_tell_makes_no_comment_later(tmp_pat
 
 
 def test_a_step_says_to_its_post_step_that_it_was_cancelled(tmp_path: Path, github: FakeGitHub) -> None:
-    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, base: ChangeBase, progress: Progress) -> action.EngineResult:
         raise KeyboardInterrupt
 
     assert runner_of(tmp_path, github).step(evaluate=engine).state["cancelled"] == "true"
@@ -110,8 +111,8 @@ def test_a_cancelled_step_has_not_told_while_it_may_still_say_that_it_runs(
         assert ended.wait(60)
         pending(self, client)
 
-    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
-        found = kept_runs(options, progress)
+    def engine(options: Options, base: ChangeBase, progress: Progress) -> action.EngineResult:
+        found = kept_runs(options, base, progress)
         return replace(found, run=replace(found.run, cancelled=True))
 
     # With a second between writes it would find the run ended while it waits.

@@ -17,6 +17,7 @@ from support.kept_runs import KeptRuns
 from support.pull_requests import HEAD, REPORTS, fake_github, own_comment, runner_of, waited_for
 
 from keystone_action.action import main as action
+from keystone_action.gate.change_base import ChangeBase
 from keystone_action.github import progress as live
 from keystone_action.github import reporting
 from keystone_action.github.api.answers import Comment
@@ -158,9 +159,9 @@ def test_a_dead_api_does_not_delay_the_cells(
         github.fault(method, "*", how="hang", times=None)
     at_the_end: list[str] = []
 
-    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, base: ChangeBase, progress: Progress) -> action.EngineResult:
         assert waited_for(lambda: bool(github.calls()))
-        found = kept_runs(options, progress)
+        found = kept_runs(options, base, progress)
         at_the_end.extend(github.calls())
         assert "live report" in [thread.name for thread in threading.enumerate()]
         return found
@@ -177,11 +178,11 @@ def test_a_long_run_shows_how_far_it_is(
     monkeypatch.setattr(reporting, "LIVE_LIMITS", RequestLimits(between_writes=0.0))
     monkeypatch.setattr(reporting, "PACE", Pace(first=0.01, between=0.01))
 
-    def slow_engine(options: Options, progress: Progress) -> action.EngineResult:
+    def slow_engine(options: Options, base: ChangeBase, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert waited_for(lambda: "Running" in comment.body)
         bodies.append(comment.body)
-        return kept_runs(options, progress)
+        return kept_runs(options, base, progress)
 
     bodies: list[str] = []
     comment = own_comment(github, LastResult("pass", 1.0, "1" * 40, {}))
@@ -274,10 +275,10 @@ def test_how_far_a_run_is_never_replaces_how_it_ended(
             assert ended.wait(60)
         return found
 
-    def engine(options: Options, _: object, progress: Progress) -> action.EngineResult:
+    def engine(options: Options, base: ChangeBase, progress: Progress) -> action.EngineResult:
         progress.started(cells=3, finished=2, output=tmp_path, notices=())
         assert asked.wait(60)
-        return kept_runs(options, progress)
+        return kept_runs(options, base, progress)
 
     monkeypatch.setattr(StickyComment, "find", slow_find)
     done = runner_of(tmp_path, github).step(evaluate=engine)

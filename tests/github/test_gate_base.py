@@ -16,9 +16,8 @@ from support.repositories import Change, commit, git, make_change
 from keystone_action.action.bases import find_change_base
 from keystone_action.gate.change_base import ChangeBase
 from keystone_action.gate.workflow_files import WorkflowFile
-from keystone_action.github.inputs import read_options
+from keystone_action.github.inputs import InputReader, read_options
 from keystone_action.github.log_commands import LogCommands
-from keystone_action.github.reader import InputReader
 
 pytestmark = pytest.mark.command
 

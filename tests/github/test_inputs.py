@@ -12,9 +12,8 @@ from support.certificates import make_certificate
 from support.workflow_expressions import interpolate
 
 from keystone_action.errors import UsageError
-from keystone_action.github.inputs import read_options
+from keystone_action.github.inputs import InputReader, read_options, variable
 from keystone_action.github.outputs import output_values, planned_values
-from keystone_action.github.reader import InputReader, variable
 from keystone_action.options.model import Options
 from keystone_action.scoring.results import RunResult
 
