@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from keystone_action.gateway.api import AnswerReader, Assembler, ModelApi
+from keystone_action.gateway.api import AnswerReader, ModelApi
 from keystone_action.gateway.exchange import Answer
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
@@ -120,7 +120,7 @@ class AnswerCopy:
     def __init__(self, provider: ModelApi, *, without_usage: bool, keeps_document: bool = False) -> None:
         self._provider, self._without_usage = provider, without_usage
         self._reader: AnswerReader | None = None
-        self._assembler: Assembler | None = provider.assembler() if keeps_document else None
+        self._keeps_document = keeps_document
         self._document: dict[str, Any] | None = None
         self._size = 0
         self._events = EventStream()
@@ -135,7 +135,17 @@ class AnswerCopy:
         """Its head has come."""
         self.is_answer = 200 <= status < 300
         if self.is_answer and content_type.lower().startswith("text/event-stream"):
-            self._reader = self._provider.reader()
+            self._reader = self._new_reader()
+
+    def _new_reader(self) -> AnswerReader:
+        reader = self._provider.reader()
+        reader.keeps_document = self._keeps_document
+        return reader
+
+    def _keep_no_document(self) -> None:
+        self._keeps_document = False
+        if self._reader is not None:
+            self._reader.keeps_document = False
 
     def feed(self, piece: bytes) -> bytes:
         """What the client gets of it. Raises TooLong."""
@@ -144,7 +154,7 @@ class AnswerCopy:
             return piece
         self._size += len(piece)
         if self._size > READ_LIMIT:
-            self._assembler = None
+            self._keep_no_document()
         if self._reader is None:
             self._whole += piece
             self._require_room(len(self._whole))
@@ -198,19 +208,17 @@ class AnswerCopy:
         """The answer in one piece, however it came, if it is to be kept. None where there is none: for an error, and
         where anything of it was lost, could not be read, or is longer than READ_LIMIT."""
         answer = self.answer()
-        if self._assembler is None or self.lost or not self._ended or answer.unreadable or not answer.finished:
+        if not self._keeps_document or self.lost or not self._ended or answer.unreadable or not answer.finished:
             return None
-        return self._document or self._assembler.document()
+        return self._document or (self._reader.document() if self._reader is not None else None)
 
     def _take(self, reader: AnswerReader, event: StreamEvent) -> Mapping[str, Any] | None:
         data = event.json()
         if data is not None:
             self._read += 1
             reader.event(data)
-            if self._assembler is not None:
-                self._assembler.event(data)
         elif (event.data or "").strip() not in _NO_ANSWER:
-            self._assembler = None
+            self._keep_no_document()
         return data
 
     def _read_stream(self, reader: AnswerReader) -> Answer:
@@ -223,25 +231,23 @@ class AnswerCopy:
 
     def _read_json(self, content: bytes) -> Answer:
         body = json.loads(content)
-        if self._assembler is not None:
-            self._keep(self._assembler, body)
-        return self._provider.whole(body)
-
-    def _keep(self, assembler: Assembler, body: Any) -> None:
         if isinstance(body, dict):
             self._document = body
         elif isinstance(body, list) and all(isinstance(event, dict) for event in body):
+            reader = self._new_reader()
             for event in body:  # Gemini's form of a stream
-                assembler.event(event)
+                reader.event(event)
+            self._document = reader.document()
         else:
-            self._assembler = None
+            self._keep_no_document()
+        return self._provider.whole(body)
 
     def _read_whole(self) -> Answer:
         content = bytes(self._whole)
         with contextlib.suppress(ValueError, RecursionError):
             return self._read_json(content)
         # A client that asked for a stream reads one, whatever the answer calls itself.
-        reader = self._provider.reader()
+        self._reader = reader = self._new_reader()
         for event in self._events.feed(content):
             self._take(reader, event)
         self._take(reader, self._events.last())

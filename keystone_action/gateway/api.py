@@ -11,23 +11,18 @@ from keystone_action.gateway.exchange import Answer, Asked
 
 
 class AnswerReader(ABC):
-    """Reads the events of one streamed answer as they come; `answer` can be asked at any time."""
+    """Reads the events of one streamed answer as they come. Nothing in here raises for what an event holds."""
+
+    keeps_document = False
+    """Whether `document` will be asked for. Without it, all of an answer is not kept in memory."""
 
     @abstractmethod
     def event(self, data: Mapping[str, Any]) -> None:
-        """The next event. What it doesn't know is passed over: APIs grow."""
+        """The next event. What it doesn't know is passed over, or kept where it can be: APIs grow."""
 
     @abstractmethod
     def answer(self) -> Answer:
-        """What has come so far."""
-
-
-class Assembler(ABC):
-    """Puts the events of one streamed answer together."""
-
-    @abstractmethod
-    def event(self, data: Mapping[str, Any]) -> None:
-        """The next event. What it doesn't know is kept where it can be: APIs grow."""
+        """What has come so far, as it is counted. It can be asked for at any time."""
 
     @abstractmethod
     def document(self) -> dict[str, Any]:
@@ -64,10 +59,6 @@ class ModelApi(ABC):
     @abstractmethod
     def reader(self) -> AnswerReader:
         """For an answer that comes as a stream of events."""
-
-    @abstractmethod
-    def assembler(self) -> Assembler:
-        """For an answer that comes as a stream of events and is kept in one piece."""
 
     @abstractmethod
     def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:

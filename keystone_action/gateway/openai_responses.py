@@ -1,20 +1,14 @@
-"""OpenAI's Responses API.
-
-Answers of OpenAI's Responses API.
-"""
+"""OpenAI's Responses API: its requests, its answers, whole or as a stream, and streams made anew."""
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keystone_action.evidence.trace_readers.builder import as_arguments, as_text, mapping, objects, text
-from keystone_action.gateway.api import AnswerReader, Assembler, OpenAiApi, Rendered
+from keystone_action.gateway.api import AnswerReader, OpenAiApi, Rendered
 from keystone_action.gateway.api_values import (
     Pieces,
-    json_objects,
     kind,
     model_of,
     names_of,
@@ -27,320 +21,16 @@ from keystone_action.gateway.api_values import (
 )
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, ToolResult
 from keystone_action.gateway.request_body import reaches_out
+from keystone_action.gateway.stream_calls import WRITTEN_ITEMS, ResponseItems
 from keystone_action.pricing import Extras
 
 _ENDS = ("response.completed", "response.incomplete", "response.failed")
 _RESPONSES = {"response.created", "response.queued", "response.in_progress", *_ENDS}
 """Events that have the response as it is then."""
-_WRITTEN = {
-    "function_call": ("arguments", "function_call_arguments"),
-    "mcp_call": ("arguments", "mcp_call_arguments"),
-    "custom_tool_call": ("input", "custom_tool_call_input"),
-    "code_interpreter_call": ("code", "code_interpreter_call_code"),
-}
-"""Items that a model writes as a text: under which name, and what the events about it are called."""
-_WRITING = {f"response.{events}": (name, field) for name, (field, events) in _WRITTEN.items()}
-_OBJECTS = {"function_call", "mcp_call"}
-"""Items whose arguments are a JSON object, written as a text."""
 _PARTS = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text"}
 """Parts of an item that are texts, and under which name."""
 
 Event = dict[str, Any]
-
-
-class ResponseAssembler(Assembler):
-    """Puts a `response` together."""
-
-    def __init__(self) -> None:
-        self._response: Mapping[str, Any] = {}
-        self._items = ResponseItems()
-        self._error: Mapping[str, Any] = {}
-
-    def event(self, data: Mapping[str, Any]) -> None:
-        self._items.event(data)
-        name = text(data, "type")
-        if name in _RESPONSES:
-            self._response = mapping(data, "response") or self._response
-        elif name == "error":
-            self._error = data
-
-    def document(self) -> dict[str, Any]:
-        if self._error and not self._response:
-            return dict(self._error)
-        failed = {"status": "failed", "error": mapping(self._error, "error") or dict(self._error)}
-        items = [item for item, _ in self._items.all()]
-        return {**self._response, "output": items, **(failed if self._error else {})}
-
-
-class ResponseItems:
-    """The items of a response. A stream tells them three times, and each kind of client reads another telling: as they
-    are added and written, when they are done, and in the response at the end. The last one decides, but a call that is
-    told anywhere counts.
-
-    is_unsure: whether a call that was added and one that was done, with other ids in the same place, may be one call or
-    two; `all` finds it out."""
-
-    def __init__(self) -> None:
-        self.is_unsure = False
-        self._added: list[_Item] = []
-        self._done: list[Any] = []
-        self._places: list[Any] = []
-        """Of those that are done."""
-        self._in_response: list[Any] = []
-
-    def event(self, data: Mapping[str, Any]) -> None:
-        """The next event, also one that is about no item."""
-        name = text(data, "type")
-        if name == "response.output_item.added":
-            self._added.append(_Item(data, mapping(data, "item")))
-        elif name == "response.output_item.done":
-            self._done.append(data.get("item"))
-            self._places.append(data.get("output_index"))
-        elif objects(mapping(data, "response"), "output"):
-            self._in_response = data["response"]["output"]
-        elif (written := _WRITING.get(name.rpartition(".")[0])) is not None:
-            self._item_of(data, written).write(data, written[1])
-
-    def _item_of(self, data: Mapping[str, Any], written: tuple[str, str]) -> _Item:
-        """The last one that was added with this id, else in this place, else at all."""
-        for name, key in (("item_id", "id"), ("output_index", "place")):
-            told = data.get(name)
-            known = [one for one in self._added if told is not None and getattr(one, key) == told]
-            if known:
-                return known[-1]
-        if not self._added or "item_id" in data or "output_index" in data:
-            kind, _ = written
-            self._added.append(_Item(data, {"type": kind, "id": text(data, "item_id"), "name": text(data, "name")}))
-        return self._added[-1]
-
-    def all(self) -> list[tuple[Any, bool]]:
-        """Each with whether it came whole."""
-        found = [*(self._in_response or self._done)]
-        counted = Counter(map(_telling, found))
-        if self._in_response:
-            found += _further(self._done, counted)
-        told = [item for item in (*self._in_response, *self._done) if isinstance(item, dict)]
-        ids = {one for item in told for one in _ids(item)}
-        written: list[Any] = []
-        further = self._never_done(found)
-        for one in self._added:
-            items = one.items()
-            # The text of a custom tool that was written differs from the one that is told elsewhere: it counts, too.
-            has_text = one.field and any(text(item, one.field) and kind(item) not in _OBJECTS for item in items)
-            if ids & one.ids and not has_text and not any(map(_has_arguments, items)):
-                continue  # it was told with its arguments elsewhere
-            if one in further or any(_is_alike(items[0], item, one.field) for item in told):
-                continue
-            written += items
-        open_ones = _further(written, counted) + [one.items()[0] for one in further]
-        whole = [(part, True) for item in found for part in _parted(item)]
-        return whole + [(part, _has_arguments(part)) for item in open_ones for part in _parted(item)]
-
-    def _never_done(self, found: Iterable[Any]) -> list[_Item]:
-        """Calls that were added by name alone and are none of those that were told elsewhere. Each call that was told
-        stands for one that was added."""
-        free = [item for item in found if isinstance(item, dict)]
-        bare = []
-        for one in self._added:
-            first = one.items()[0]
-            known = "" if one.is_only_named else _telling(first)
-            same = next((item for item in free if _ids(item) & one.ids or known == _telling(item)), None)
-            if same is not None:
-                free.remove(same)
-            elif one.is_only_named:
-                bare.append((one, first))
-        further = []
-        self.is_unsure = False
-        for one, first in bare:
-            alike = next((item for item in free if _is_alike(first, item, one.field)), None)
-            if alike is None and any(_is_alike(first, item, one.field) for item in found):
-                further.append(one)
-            elif alike is not None:
-                free.remove(alike)
-                if one.ids and _ids(alike):  # other ones: a further call, or a server that makes an id anew each time
-                    further.append(one)
-                    self.is_unsure = self.is_unsure or one.place in (None, self._place_of(alike))
-        return further
-
-    def _place_of(self, item: Mapping[str, Any]) -> Any:
-        """Where an item stands that is done, or in the response."""
-        for place, done in zip(self._places, self._done, strict=True):
-            if done == item:
-                return place
-        return self._in_response.index(item) if item in self._in_response else None
-
-
-class _Item:
-    """An item that was added. field: under which name the model writes in it; empty where it doesn't."""
-
-    def __init__(self, event: Mapping[str, Any], item: Mapping[str, Any]) -> None:
-        self._item = dict(item)
-        self.place, self.id = event.get("output_index"), text(item, "id")
-        self.ids = _ids(item)
-        self.field, _ = _WRITTEN.get(kind(item), ("", ""))
-        self._pieces: list[str] = []
-        self._whole = ""
-
-    def write(self, event: Mapping[str, Any], field: str) -> None:
-        """What was written in it goes on, or is told whole."""
-        self.field = self.field or field
-        if text(event, "type").endswith(".delta"):
-            self._pieces.append(text(event, "delta"))
-        else:
-            self._whole = text(event, field) or self._whole
-            if text(event, "name") and not text(self._item, "name"):
-                self._item = {**self._item, "name": event["name"]}
-
-    @property
-    def is_only_named(self) -> bool:
-        """Whether nothing was told of its arguments."""
-        written = self._pieces or self._whole or self._item.get(self.field)
-        return bool(self.field and text(self._item, "name") and not written)
-
-    def items(self) -> list[Any]:
-        """It, once for each way in which its arguments were told."""
-        if not self.field:
-            return [self._item]
-        tellings = [self._whole, "".join(self._pieces), self._item.get(self.field)]
-        said = list(dict.fromkeys(one for one in tellings if isinstance(one, str) and one))
-        found = [{**self._item, self.field: one} for one in said]
-        readable = [one for one in found if _has_arguments(one)]
-        return readable or found[:1] or [self._item]
-
-
-def _further(items: Iterable[Any], counted: Counter[str]) -> list[Any]:
-    """The calls among these that are not among those counted, or more often here."""
-    here: Counter[str] = Counter()
-    found = []
-    for item in items:
-        if not kind(item).endswith("_call"):
-            continue
-        here[_telling(item)] += 1
-        if here[_telling(item)] > counted[_telling(item)]:
-            found.append(item)
-    counted |= here
-    return found
-
-
-def _ids(item: Any) -> set[tuple[str, str]]:
-    return {(name, item[name]) for name in ("id", "call_id") if text(item, name)} if isinstance(item, dict) else set()
-
-
-def _telling(item: Any) -> str:
-    """What an item says, by which two tellings of it are equal. Ids differ between them on some servers."""
-    if not isinstance(item, dict):
-        return ""
-    field, _ = _WRITTEN.get(kind(item), ("", ""))
-    said = item.get(field) if field else item.get("action") or item.get("operation")
-    try:
-        said = json.loads(said) if isinstance(said, str) and kind(item) in _OBJECTS else said
-        return json.dumps([kind(item), item.get("name"), said], sort_keys=True)
-    except (ValueError, RecursionError):
-        return f"{kind(item)} {item.get('name')!r:.200} {said!r}"
-
-
-def _is_alike(item: Mapping[str, Any], other: Mapping[str, Any], field: str) -> bool:
-    """Whether an item of which only the name or only the arguments were told may be the other one."""
-    if kind(item) != kind(other):
-        return False
-    if not text(item, field):
-        return text(item, "name") == text(other, "name")
-    return not text(item, "name") and _telling({**item, "name": other.get("name")}) == _telling(other)
-
-
-def _has_arguments(item: Any) -> bool:
-    """Whether the arguments of a call are a whole object."""
-    said = item.get("arguments") if isinstance(item, dict) else None
-    return kind(item) in _OBJECTS and (isinstance(said, dict) or bool(isinstance(said, str) and json_objects(said)))
-
-
-def _parted(item: Any) -> list[Any]:
-    """An item, and as many further ones as its arguments begin again."""
-    said = text(item, "arguments") if kind(item) in _OBJECTS else ""
-    parts = json_objects(said)
-    return [{**item, "arguments": one} for one in parts] if len(parts) > 1 else [item]
-
-
-def response_events(document: Mapping[str, Any]) -> Iterator[Event]:
-    """The response as its stream tells it."""
-    for number, event in enumerate(_events(document)):
-        yield {"type": event.pop("type"), "sequence_number": number, **event}
-
-
-def _events(document: Mapping[str, Any]) -> Iterator[Event]:
-    if "output" not in document and ("error" in document or kind(document) == "error"):
-        yield {**document, "type": "error"}
-        return
-    later = {name: None for name in ("usage", "error", "incomplete_details", "completed_at") if name in document}
-    began = {**document, **later, "status": "in_progress", "output": []}
-    yield {"type": "response.created", "response": began}
-    yield {"type": "response.in_progress", "response": began}
-    items = document.get("output")
-    for index, item in enumerate(items if isinstance(items, list) else []):
-        place = {"output_index": index}
-        started, told = _item(item) if isinstance(item, dict) else (item, [])
-        yield {"type": "response.output_item.added", **place, "item": started}
-        for event in told:
-            yield {"type": event.pop("type"), "item_id": text(item, "id"), **place, **event}
-        yield {"type": "response.output_item.done", **place, "item": item}
-    ended = f"response.{text(document, 'status')}"
-    yield {"type": ended if ended in _ENDS else "response.incomplete", "response": dict(document)}
-
-
-def _item(item: dict[str, Any]) -> tuple[Event, list[Event]]:
-    """An item as it is added, and the events until it is done."""
-    started = {**item, "status": "in_progress"} if "status" in item else dict(item)
-    if kind(item) == "message":
-        return {**started, "content": []}, list(_parts(item))
-    if kind(item) == "reasoning":
-        empty: Event = {name: [] for name in ("summary", "content") if isinstance(item.get(name), list)}
-        return {**started, **empty}, [*_summaries(item), *_parts(item)]
-    name, events = _WRITTEN.get(kind(item), ("", ""))
-    if not (name and isinstance(item.get(name), str)):
-        return started, []
-    named = {"name": item["name"]} if kind(item) == "function_call" and "name" in item else {}
-    deltas: list[Event] = [{"type": f"response.{events}.delta", "delta": piece} for piece in split(item[name])]
-    return {**started, name: ""}, [*deltas, {"type": f"response.{events}.done", name: item[name], **named}]
-
-
-def _summaries(item: Mapping[str, Any]) -> Iterator[Event]:
-    for index, part in enumerate(objects(item, "summary")):
-        place, said = {"summary_index": index}, text(part, "text")
-        yield {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}}
-        for piece in split(said):
-            yield {"type": "response.reasoning_summary_text.delta", **place, "delta": piece}
-        yield {"type": "response.reasoning_summary_text.done", **place, "text": said}
-        yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
-
-
-def _parts(item: Mapping[str, Any]) -> Iterator[Event]:
-    for index, part in enumerate(objects(item, "content")):
-        place, name = {"content_index": index}, _PARTS.get(kind(part), "")
-        if not (name and isinstance(part.get(name), str)):
-            yield {"type": "response.content_part.added", **place, "part": part}
-        else:
-            noted = objects(part, "annotations")
-            yield {"type": "response.content_part.added", **place, "part": _empty(part, name)}
-            yield from ({**event, **place} for event in _said(kind(part), name, part))
-            for number, one in enumerate(noted):
-                told = {"annotation_index": number, "annotation": one}
-                yield {"type": "response.output_text.annotation.added", **place, **told}
-        yield {"type": "response.content_part.done", **place, "part": part}
-
-
-def _empty(part: Mapping[str, Any], name: str) -> Event:
-    lists: Event = {one: [] for one in ("annotations", "logprobs") if isinstance(part.get(one), list)}
-    return {**part, name: "", **lists}
-
-
-def _said(events: str, name: str, part: Mapping[str, Any]) -> Iterator[Event]:
-    likely = events == "output_text"
-    for piece in split(part[name]):
-        yield {"type": f"response.{events}.delta", "delta": piece, **({"logprobs": []} if likely else {})}
-    chances = {"logprobs": part.get("logprobs") or []} if likely else {}
-    yield {"type": f"response.{events}.done", name: part[name], **chances}
-
-
 _OF_CLIENTS = ("function", "custom", "namespace", "local_shell", "apply_patch", "computer", "tool_search")
 """How the types of tools begin that the client runs. `shell` is run where its environment says."""
 _TOLD = ("query", "queries", "code", "revised_prompt")
@@ -391,9 +81,6 @@ class OpenAiResponses(OpenAiApi):
     def reader(self) -> AnswerReader:
         return _Reader()
 
-    def assembler(self) -> Assembler:
-        return ResponseAssembler()
-
     def rendered(self, document: Mapping[str, Any], *, body: Mapping[str, Any], path: str, query: str) -> Rendered:  # noqa: ARG002 - the body says it
         if body.get("stream") is True:
             return rendered_stream(response_events(document), named=True)
@@ -405,6 +92,7 @@ class _Reader(AnswerReader):
         self._items = ResponseItems()
         self._deltas = Pieces()
         self._response: Mapping[str, Any] = {}
+        self._error: Mapping[str, Any] = {}
         self._problem = ""
         self._finished = False
 
@@ -415,14 +103,13 @@ class _Reader(AnswerReader):
             self._deltas.clear()
         elif kind == "response.output_text.delta":
             self._deltas.add(text(data, "delta"))
-        elif kind in {"response.created", "response.in_progress"}:
-            self._response = mapping(data, "response")
-        elif kind in _ENDS:
-            self._response = mapping(data, "response")
-            self._finished = kind != "response.failed"
+        elif kind in _RESPONSES:
+            self._response = mapping(data, "response") or self._response
+            self._finished = self._finished if kind not in _ENDS else kind != "response.failed"
             if kind == "response.failed":
                 self._problem = _message(self._response.get("error"))
         elif kind == "error":
+            self._error = data
             self._problem = text(data, "message") or _message(data.get("error"))
 
     def answer(self) -> Answer:
@@ -451,6 +138,13 @@ class _Reader(AnswerReader):
                 has_others=any(text(item, "type") in _BILLED for item in items),
             ),
         )
+
+    def document(self) -> dict[str, Any]:
+        if self._error and not self._response:
+            return dict(self._error)
+        failed = {"status": "failed", "error": mapping(self._error, "error") or dict(self._error)}
+        items = [item for item, _ in self._items.all()]
+        return {**self._response, "output": items, **(failed if self._error else {})}
 
 
 def _is_local_shell(tool: Mapping[str, Any]) -> bool:
@@ -505,3 +199,83 @@ def _ended(body: Mapping[str, Any]) -> str:
 def _message(error: Any) -> str:
     told = text(error, "message") if isinstance(error, dict) else ""
     return told or "an error without a message"
+
+
+def response_events(document: Mapping[str, Any]) -> Iterator[Event]:
+    """The response as its stream tells it."""
+    for number, event in enumerate(_events(document)):
+        yield {"type": event.pop("type"), "sequence_number": number, **event}
+
+
+def _events(document: Mapping[str, Any]) -> Iterator[Event]:
+    if "output" not in document and ("error" in document or kind(document) == "error"):
+        yield {**document, "type": "error"}
+        return
+    later = {name: None for name in ("usage", "error", "incomplete_details", "completed_at") if name in document}
+    began = {**document, **later, "status": "in_progress", "output": []}
+    yield {"type": "response.created", "response": began}
+    yield {"type": "response.in_progress", "response": began}
+    items = document.get("output")
+    for index, item in enumerate(items if isinstance(items, list) else []):
+        place = {"output_index": index}
+        started, told = _item(item) if isinstance(item, dict) else (item, [])
+        yield {"type": "response.output_item.added", **place, "item": started}
+        for event in told:
+            yield {"type": event.pop("type"), "item_id": text(item, "id"), **place, **event}
+        yield {"type": "response.output_item.done", **place, "item": item}
+    ended = f"response.{text(document, 'status')}"
+    yield {"type": ended if ended in _ENDS else "response.incomplete", "response": dict(document)}
+
+
+def _item(item: dict[str, Any]) -> tuple[Event, list[Event]]:
+    """An item as it is added, and the events until it is done."""
+    started = {**item, "status": "in_progress"} if "status" in item else dict(item)
+    if kind(item) == "message":
+        return {**started, "content": []}, list(_parts(item))
+    if kind(item) == "reasoning":
+        empty: Event = {name: [] for name in ("summary", "content") if isinstance(item.get(name), list)}
+        return {**started, **empty}, [*_summaries(item), *_parts(item)]
+    name, events = WRITTEN_ITEMS.get(kind(item), ("", ""))
+    if not (name and isinstance(item.get(name), str)):
+        return started, []
+    named = {"name": item["name"]} if kind(item) == "function_call" and "name" in item else {}
+    deltas: list[Event] = [{"type": f"response.{events}.delta", "delta": piece} for piece in split(item[name])]
+    return {**started, name: ""}, [*deltas, {"type": f"response.{events}.done", name: item[name], **named}]
+
+
+def _summaries(item: Mapping[str, Any]) -> Iterator[Event]:
+    for index, part in enumerate(objects(item, "summary")):
+        place, said = {"summary_index": index}, text(part, "text")
+        yield {"type": "response.reasoning_summary_part.added", **place, "part": {**part, "text": ""}}
+        for piece in split(said):
+            yield {"type": "response.reasoning_summary_text.delta", **place, "delta": piece}
+        yield {"type": "response.reasoning_summary_text.done", **place, "text": said}
+        yield {"type": "response.reasoning_summary_part.done", **place, "part": part}
+
+
+def _parts(item: Mapping[str, Any]) -> Iterator[Event]:
+    for index, part in enumerate(objects(item, "content")):
+        place, name = {"content_index": index}, _PARTS.get(kind(part), "")
+        if not (name and isinstance(part.get(name), str)):
+            yield {"type": "response.content_part.added", **place, "part": part}
+        else:
+            noted = objects(part, "annotations")
+            yield {"type": "response.content_part.added", **place, "part": _empty(part, name)}
+            yield from ({**event, **place} for event in _said(kind(part), name, part))
+            for number, one in enumerate(noted):
+                told = {"annotation_index": number, "annotation": one}
+                yield {"type": "response.output_text.annotation.added", **place, **told}
+        yield {"type": "response.content_part.done", **place, "part": part}
+
+
+def _empty(part: Mapping[str, Any], name: str) -> Event:
+    lists: Event = {one: [] for one in ("annotations", "logprobs") if isinstance(part.get(one), list)}
+    return {**part, name: "", **lists}
+
+
+def _said(events: str, name: str, part: Mapping[str, Any]) -> Iterator[Event]:
+    likely = events == "output_text"
+    for piece in split(part[name]):
+        yield {"type": f"response.{events}.delta", "delta": piece, **({"logprobs": []} if likely else {})}
+    chances = {"logprobs": part.get("logprobs") or []} if likely else {}
+    yield {"type": f"response.{events}.done", name: part[name], **chances}

@@ -270,7 +270,8 @@ def rendered_events(provider: ModelApi, document: Any) -> list[Any]:
 
 def assembled(provider: ModelApi, events: list[Any]) -> dict[str, Any]:
     """What these events are in one piece."""
-    assembler = provider.assembler()
+    reader = provider.reader()
+    reader.keeps_document = True
     for event in events:
-        assembler.event(event)
-    return assembler.document()
+        reader.event(event)
+    return reader.document()
