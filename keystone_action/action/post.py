@@ -22,8 +22,9 @@ from keystone_action.files.copies import hand_over
 from keystone_action.files.temporary import find_temporary, remove_temporary
 from keystone_action.github.log_commands import LogCommands
 from keystone_action.github.outputs import StepState
-from keystone_action.github.reporting import CANCELLED, REPORTED, RESULTS, RESULTS_FILE, Reporting
+from keystone_action.github.reporting import CANCELLED, REPORTED, RESULTS, Reporting
 from keystone_action.report.words import count
+from keystone_action.scoring.document import RESULTS_FILE
 from keystone_action.scoring.results import RunResult
 
 _SWEEP_SECONDS = 60.0

@@ -185,11 +185,11 @@ def command_plan(call: argparse.Namespace, *, directory: Path, environ: Mapping[
 def command_report(call: argparse.Namespace, *, directory: Path, environ: Mapping[str, str]) -> int:  # noqa: ARG001
     """Print the report of a finished run in another format."""
     from keystone_action.report.write import render
-    from keystone_action.scoring.document import run_from_document
+    from keystone_action.scoring.document import RESULTS_FILE, run_from_document
 
     asked = arguments_of(call, ReportArguments)
     path = directory / asked.directory
-    path = path if path.is_file() else path / "results.json"
+    path = path if path.is_file() else path / RESULTS_FILE
     try:
         document = json.loads(path.read_text("utf-8"))
     except OSError as error:

@@ -22,8 +22,8 @@ from keystone_action.files.git import commands as git
 from keystone_action.files.git.commits import NoCheckout, Remote, Tree, checkout_of, open_commit, submodules_of
 from keystone_action.files.temporary import process_directory
 from keystone_action.gate.named_files import COUNT_LIMIT, count_lines, paths_in_source, steering_paths
-from keystone_action.runner.journal.earlier_runs import RESULTS_FILE
 from keystone_action.scoring.differences import SpecChange
+from keystone_action.scoring.document import RESULTS_FILE
 from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loaded_spec import enclosing_root
 from keystone_action.spec.loading.yaml_loader import parse_yaml

@@ -25,6 +25,7 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.github.api.answers import Artifact, WorkflowRun, server_words
 from keystone_action.github.api.client import GitHubClient
 from keystone_action.github.api.errors import BadArchive, GitHubError, NotFound
+from keystone_action.scoring.document import RESULTS_FILE
 
 _METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
 _ENCRYPTED = 0x1
@@ -153,7 +154,6 @@ def _shorten(name: str) -> str:
     return f"{server_words(name)!r}"
 
 
-RESULTS = "results.json"
 MAX_RUNS = 200
 """Runs of a branch that are looked at."""
 MAX_FOUND = 5
@@ -258,13 +258,13 @@ def _unpack(github: GitHubClient, run: WorkflowRun, artifact: Artifact, folder: 
         raise _Unfit(
             f"the artifact {artifact.name} of run {run.id} has {artifact.size_bytes >> 20:,} MiB; at most"
             f" {MAX_SIZE >> 20:,} are fetched",
-            help=f"upload {RESULTS} alone under that name, and the rest of the folder under another",
+            help=f"upload {RESULTS_FILE} alone under that name, and the rest of the folder under another",
         )
     content = github.download_artifact(artifact.id, limit=MAX_SIZE)
-    unpacked = unpack_artifact(content, folder, wanted=lambda name: name == RESULTS, limits=_LIMITS)
+    unpacked = unpack_artifact(content, folder, wanted=lambda name: name == RESULTS_FILE, limits=_LIMITS)
     if not unpacked:
         raise _Unfit(
-            f"the artifact {artifact.name} of run {run.id} holds no {RESULTS}",
+            f"the artifact {artifact.name} of run {run.id} holds no {RESULTS_FILE}",
             help="upload the folder that output-dir names, and nothing around it",
         )
     return unpacked[0]

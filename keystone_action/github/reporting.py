@@ -42,6 +42,7 @@ from keystone_action.report.comment.render import (
     comment_of_result,
 )
 from keystone_action.report.ladder import COMMENT_LIMIT
+from keystone_action.scoring.document import RESULTS_FILE
 from keystone_action.scoring.results import RunResult
 from keystone_action.system import signals
 
@@ -62,7 +63,6 @@ def job_of(environ: Mapping[str, str]) -> Job:
 
 
 COMMENT_FILE = "comment.md"
-RESULTS_FILE = "results.json"
 REPORTED = "reported"
 """What the step saves when it has told GitHub how it ended; the post step finds it as STATE_reported."""
 RESULTS = "results"

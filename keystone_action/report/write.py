@@ -22,7 +22,7 @@ from keystone_action.report.escape import code
 from keystone_action.report.junit import junit_pieces
 from keystone_action.report.page.render import html_pieces
 from keystone_action.report.summary import render_summary
-from keystone_action.scoring.document import cell_to_document, run_to_document
+from keystone_action.scoring.document import RESULTS_FILE, cell_to_document, run_to_document
 from keystone_action.scoring.results import RunResult, SpecResult
 
 
@@ -64,7 +64,6 @@ def _json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
-RESULTS = "results.json"
 SUMMARY = "summary.md"
 HTML = "report.html"
 JUNIT = "junit.xml"
@@ -87,7 +86,7 @@ def write_reports(run: RunResult, directory: Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _output_error(directory, error) from error
-    write_file(directory / RESULTS, results_pieces(run), durable=True)
+    write_file(directory / RESULTS_FILE, results_pieces(run), durable=True)
     write_file(directory / SUMMARY, [render_summary(run, report=HTML)])
     write_file(directory / HTML, html_pieces(run, directory))
     write_file(directory / JUNIT, junit_pieces(run))

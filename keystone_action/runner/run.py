@@ -28,6 +28,7 @@ from keystone_action.runner.start import start_run
 from keystone_action.runner.started_run import RunUnderWay
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
+from keystone_action.scoring.document import RESULTS_FILE
 from keystone_action.scoring.results import CellResult, RunResult
 from keystone_action.spec.plan import Cell, Plan, plan
 from keystone_action.system import signals
@@ -277,7 +278,7 @@ def make_output_directory(options: Options, run_id: str) -> Path:
             _hide_from_git(options.caller.directory / ".keystone")
     except OSError as error:
         raise output_error(directory, error) from error
-    if (directory / "results.json").exists():
+    if (directory / RESULTS_FILE).exists():
         raise already_there(directory)
     return directory
 

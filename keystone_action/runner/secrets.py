@@ -224,7 +224,7 @@ def _from_file(path: str, environ: Mapping[str, str], directory: Path) -> str:
     try:
         full = directory / full
         if not full.is_file():
-            raise _Unresolved(f"the file {path} {'is no file' if full.exists() else 'does not exist'}", remedy)
+            raise _Unresolved(f"the file {path} {'is not a file' if full.exists() else 'does not exist'}", remedy)
         with full.open("rb") as file:
             content = file.read(SECRET_LIMIT + 1)
     except (OSError, ValueError) as error:
@@ -277,7 +277,7 @@ def _text(content: bytes, what: str, remedy: str) -> str:
     try:
         value = content.decode().strip()
     except UnicodeDecodeError:
-        raise _Unresolved(f"{what} is no text: its bytes are not UTF-8", remedy) from None
+        raise _Unresolved(f"{what} is not text: its bytes are not UTF-8", remedy) from None
     if "\0" in value:
         raise _Unresolved(f"{what} holds a NUL character, which no variable can", remedy)
     if not value:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keystone_action.options.model import Options
 
 
-def find_paths(options: Options) -> list[Path]:
+def find_specs(options: Options) -> list[Path]:
     """The files of a call's specs. Raises UsageError."""
     caller = options.caller
     return discover(options.cells.specs, caller.directory, caller.dialects, tolerate_missing=caller.tolerate_missing)
@@ -35,7 +35,7 @@ def find_paths(options: Options) -> list[Path]:
 
 def load_specs(options: Options) -> list[LoadedSpec]:
     """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
-    loaded, errors = load_paths(find_paths(options), options)
+    loaded, errors = load_paths(find_specs(options), options)
     errors |= pointers_named(loaded)
     if errors:
         raise SpecError.join(list(errors.values()))

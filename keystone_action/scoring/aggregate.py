@@ -267,5 +267,5 @@ def rule_of(name: str) -> Aggregation:
             return name
     number = _AT_LEAST.fullmatch(name)
     if number is None:
-        raise ValueError(f"{name[:60]!r} is no rule for replicas")
+        raise ValueError(f"{name[:60]!r} is not a rule for replicas")
     return int(number[1])

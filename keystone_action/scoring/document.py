@@ -18,6 +18,8 @@ from pydantic_core import core_schema
 from keystone_action.errors import UsageError
 from keystone_action.scoring.results import SCHEMA_VERSION, CellResult, RunResult, SandboxInfo
 
+RESULTS_FILE = "results.json"
+"""What reports call the file of a run's results."""
 ResultsDocument = dict[str, Any]
 
 

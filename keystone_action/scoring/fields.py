@@ -28,7 +28,7 @@ _MAX_DEPTH = 64
 _MAX_INTEGER_BITS = 4096  # above some 14,000 bits Python itself refuses to read an integer back
 
 
-def json_value(value: Any, depth: int = _MAX_DEPTH) -> Any:
+def plain_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     """value as JSON can hold it: NaN, bytes, dates, lone surrogates and endless nesting become text. The authors of
     checks, and agents, decide what arrives here."""
     if value is None or isinstance(value, bool):
@@ -42,9 +42,9 @@ def json_value(value: Any, depth: int = _MAX_DEPTH) -> Any:
     if depth == 0:
         return "…"
     if isinstance(value, Mapping):
-        return {utf8(str(key)): json_value(item, depth - 1) for key, item in value.items()}
+        return {utf8(str(key)): plain_json(item, depth - 1) for key, item in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [json_value(item, depth - 1) for item in value]
+        return [plain_json(item, depth - 1) for item in value]
     if isinstance(value, bytes | bytearray):
         return value.decode(errors="replace")
     return utf8(str(value))
@@ -96,7 +96,7 @@ def _with_text_keys(found: Mapping[str, Any]) -> dict[str, Any]:
 
 ResultText = Annotated[str, PlainSerializer(utf8, return_type=str)]
 ResultTexts = tuple[ResultText, ...]
-ResultValues = Annotated[dict[str, Any], PlainSerializer(json_value)]
+ResultValues = Annotated[dict[str, Any], PlainSerializer(plain_json)]
 ResultCount = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 Seconds = Annotated[float, Field(json_schema_extra={"minimum": 0}), PlainSerializer(finite, return_type=float)]
 Weight = Seconds

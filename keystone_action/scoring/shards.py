@@ -55,7 +55,7 @@ class ShardRun:
         match = _SHARD.fullmatch(shard)
         index, count = (int(match[1]), int(match[2])) if match else (0, 0)
         if not 1 <= index <= count <= MOST_SHARDS:
-            raise malformed_shard(self, f"{shard[:40]!r} is no shard")
+            raise malformed_shard(self, f"{shard[:40]!r} is not a shard")
         return index, count
 
     @property

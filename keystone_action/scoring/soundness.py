@@ -26,7 +26,7 @@ _SHOWN = 100
 def problem_of(spec_id: str, cell: CellResult) -> str:
     """What is wrong with a cell of a spec, in a sentence without an end; empty when nothing is."""
     if not _CELL_ID.fullmatch(cell.id) or not cell.id.startswith(f"{spec_id}."):
-        return f"{shorten_text(cell.id)} is no id of a cell of {shorten_text(spec_id)}"
+        return f"{shorten_text(cell.id)} is not the id of a cell of {shorten_text(spec_id)}"
     if (cell.composite is None) != (cell.verdict == "error"):
         return f"verdict {cell.verdict} of {cell.id} with the composite {cell.composite}"
     if cell.composite is not None and not 0 <= cell.composite <= 1:
@@ -120,9 +120,9 @@ def _wrong(run: RunResult) -> Iterator[str]:
     if not any(spec.cells for spec in run.specs):
         yield "no cell of any spec was finished"
     if run.git_sha is not None and not _SHA.fullmatch(run.git_sha):
-        yield "git_sha is no commit"
+        yield "git_sha is not a commit"
     if not _STARTED.fullmatch(run.started_at):
-        yield "started_at is no time"
+        yield "started_at is not a time"
     ids = [spec.id for spec in run.specs]
     if len(set(ids)) != len(ids):
         yield "a spec is there twice"

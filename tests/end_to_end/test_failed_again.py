@@ -157,7 +157,7 @@ def test_options_that_make_cells_have_to_be_given_again(place: Path) -> None:
         (["--failed", "first", "--filter", "three"], "no cell that did not pass in the run"),
         (["--failed", "first", "--filter", "fuor"], "nothing matches --filter fuor"),
         (["--failed", "first", "--filter", "thre"], "did you mean `three`?"),
-        (["--failed", "damaged"], "'0/9' is no shard"),
+        (["--failed", "damaged"], "'0/9' is not a shard"),
         (["--failed", "boundless"], "its plan has a number of cells that no run has"),
         (["--failed", "negative"], "its plan has a number of cells that no run has"),
     ],

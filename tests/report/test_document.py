@@ -19,7 +19,7 @@ from keystone_action.scoring.document import (
     run_from_document,
     run_to_document,
 )
-from keystone_action.scoring.fields import COUNT_NAMES, USAGE_NAMES, json_value
+from keystone_action.scoring.fields import COUNT_NAMES, USAGE_NAMES, plain_json
 from keystone_action.scoring.results import (
     AgentResult,
     CellResult,
@@ -187,24 +187,24 @@ ANYTHING = st.recursive(
 @settings(deadline=None)
 @given(ANYTHING)
 def test_whatever_a_check_reports_is_written_as_strict_json(value: Any) -> None:
-    json.dumps(json_value(value), allow_nan=False, ensure_ascii=False).encode()
+    json.dumps(plain_json(value), allow_nan=False, ensure_ascii=False).encode()
 
 
 def test_what_json_lacks_becomes_text() -> None:
-    assert json_value({"a": math.nan, "b": b"\xff", "c": datetime(2026, 1, 1, tzinfo=UTC), 4: (1, 2)}) == {
+    assert plain_json({"a": math.nan, "b": b"\xff", "c": datetime(2026, 1, 1, tzinfo=UTC), 4: (1, 2)}) == {
         "a": "nan",
         "b": "\N{REPLACEMENT CHARACTER}",
         "c": "2026-01-01 00:00:00+00:00",
         "4": [1, 2],
     }
-    assert json_value(1 << 100_000) == "an integer of 100001 bits"
-    assert json_value("\ud800x") == "?x"
+    assert plain_json(1 << 100_000) == "an integer of 100001 bits"
+    assert plain_json("\ud800x") == "?x"
 
 
 def test_endless_nesting_is_cut() -> None:
     endless: list[Any] = []
     endless.append(endless)
-    assert json.dumps(json_value(endless), ensure_ascii=False).count("[") == 64
+    assert json.dumps(plain_json(endless), ensure_ascii=False).count("[") == 64
 
 
 CELL = CellResult("c", "s", {}, 0, "pass", 1.0, 0.1, None, None, ())

@@ -18,7 +18,7 @@ from keystone_action.github.log_commands import annotations_of
 from keystone_action.report.write import render
 from keystone_action.runner.journal.entries import identity_line
 from keystone_action.runner.journal.identity import Identity
-from keystone_action.runner.journal.merge import read_shard
+from keystone_action.runner.journal.merge import read_shard_folder
 from keystone_action.scoring.document import run_to_document, sandbox_to_document
 from keystone_action.scoring.shards import ShardRun, merge
 from keystone_action.spec.plan import cells_digest
@@ -57,7 +57,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_shard_as_it_is_can_be_read(folder: Path) -> None:
     """Else what is replaced in it below is never looked at."""
     leave(folder, DOCUMENT)
-    assert read_shard(folder)[0] == PARTS[1]
+    assert read_shard_folder(folder)[0] == PARTS[1]
 
 
 @settings(max_examples=3 * settings().max_examples)
@@ -75,7 +75,7 @@ def test_the_shard_as_it_is_can_be_read(folder: Path) -> None:
 def test_one_value_of_a_shard_replaced(folder: Path, path: tuple[Any, ...], value: Any) -> None:
     leave(folder, replaced(DOCUMENT, path, value))
     try:
-        shards = [ShardRun("shard-1", PARTS[0]), ShardRun("shard-2", read_shard(folder)[0])]
+        shards = [ShardRun("shard-1", PARTS[0]), ShardRun("shard-2", read_shard_folder(folder)[0])]
         run = merge(shards, version=__version__, digest_of=cells_digest)
     except KeystoneError as error:
         refused = error

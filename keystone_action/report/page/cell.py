@@ -19,7 +19,7 @@ from keystone_action.report.escape import excerpt, first_line
 from keystone_action.report.page.rows import Placed, inert_json, shown
 from keystone_action.report.sentences import view
 from keystone_action.report.sentences.facts import cell_cost
-from keystone_action.scoring.fields import json_value
+from keystone_action.scoring.fields import plain_json
 from keystone_action.scoring.results import AgentResult, CellResult, InvariantResult, SpecResult
 
 READ_LIMIT = 1 << 20
@@ -296,7 +296,7 @@ def _found(details: dict[str, Any]) -> list[dict[str, Any]]:
     """What a check found, a value each: `{name, text}`, and rows of a query as `{name, columns, rows}`."""
     found: list[dict[str, Any]] = []
     left = _DETAILS
-    values = json_value(details)
+    values = plain_json(details)
     for name, value in values.items():
         if left <= 0:
             found.append({"name": "…", "text": "more is in results.json"})

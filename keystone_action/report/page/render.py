@@ -16,7 +16,7 @@ from keystone_action.report.sentences import view
 from keystone_action.report.sentences.compared import baseline_view, gate_view
 from keystone_action.report.sentences.headline import headline
 from keystone_action.report.templating import html_environment
-from keystone_action.scoring.fields import json_value
+from keystone_action.scoring.fields import plain_json
 from keystone_action.scoring.results import InvariantResult, RunResult
 
 if TYPE_CHECKING:
@@ -103,4 +103,4 @@ def _digest(text: str) -> str:
 
 
 def _details(result: InvariantResult) -> str:
-    return json.dumps(json_value(result.details), indent=2, ensure_ascii=False)
+    return json.dumps(plain_json(result.details), indent=2, ensure_ascii=False)

@@ -11,14 +11,13 @@ from pathlib import Path
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.descent import read_plain
 from keystone_action.scoring.comparison import compare_runs
-from keystone_action.scoring.document import run_from_document
+from keystone_action.scoring.document import RESULTS_FILE, run_from_document
 from keystone_action.scoring.results import RunResult
 from keystone_action.scoring.shards import MOST_CELLS, ShardRun
 from keystone_action.scoring.soundness import Baseline, baseline_of
 from keystone_action.spec.loading.author_files import POINTER, POINTER_ADVICE, is_pointer
 from keystone_action.spec.plan import FailedCells
 
-RESULTS_FILE = "results.json"
 RESULTS_LIMIT = 256 << 20
 """Bytes of one results file."""
 _HELP = "name results.json of an earlier run, or the folder that holds it"

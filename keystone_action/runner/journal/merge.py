@@ -20,7 +20,7 @@ from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.copies import copy_entries
 from keystone_action.files.descent import open_plain
 from keystone_action.runner.assemble import baseline_notice
-from keystone_action.runner.journal.earlier_runs import RESULTS_FILE, beside_baseline
+from keystone_action.runner.journal.earlier_runs import beside_baseline
 from keystone_action.runner.journal.entries import (
     JOURNAL_FILE,
     JOURNAL_LIMIT,
@@ -38,7 +38,7 @@ from keystone_action.runner.journal.identity import (
 from keystone_action.runner.journal.journal import output_error, write_journal
 from keystone_action.runner.run import Ran, make_output_directory
 from keystone_action.scoring.composite import misfit
-from keystone_action.scoring.document import require_schema_version, run_from_document
+from keystone_action.scoring.document import RESULTS_FILE, require_schema_version, run_from_document
 from keystone_action.scoring.results import RunResult
 from keystone_action.scoring.shards import ShardRun, merge
 from keystone_action.scoring.soundness import NO_BASELINE
@@ -101,7 +101,7 @@ def _search(top: Path) -> Iterator[Path]:
             waiting += [(folder / one.name, depth + 1) for one in deeper if one.is_dir(follow_symlinks=False)]
 
 
-def read_shard(folder: Path) -> tuple[RunResult, JournalContent]:
+def read_shard_folder(folder: Path) -> tuple[RunResult, JournalContent]:
     """A shard's results, and its journal, which must agree on the cells.
 
     Raises UsageError for results of another version of the format, HarnessError for what is missing, cut or
@@ -233,7 +233,7 @@ def merge_shards(options: Options) -> Ran:
     """
     here = options.caller.directory
     folders = find_shard_folders([here / place for place in options.jobs.results])
-    read = [read_shard(folder) for folder in folders]
+    read = [read_shard_folder(folder) for folder in folders]
     shards = [ShardRun(_show_folder(folder, here), run) for folder, (run, _) in zip(folders, read, strict=True)]
     run = merge(shards, version=__version__, digest_of=cells_digest)
     identity = _identity(shards, [recorded for _, recorded in read])
