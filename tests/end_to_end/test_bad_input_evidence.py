@@ -71,6 +71,7 @@ EXPECT_DIR = "{type: files, expect_dir: expected}"
     ],
     ids=lambda check: check["type"],
 )
+@pytest.mark.slow
 def test_a_pattern_that_backtracks_for_ever(tmp_path: Path, check: dict[str, Any]) -> None:
     text = "a" * 5000 + "!"
     agent = f"print({text!r}, end='')\n" + planting({"x.txt": text, "x.json": json.dumps({"x": text})})

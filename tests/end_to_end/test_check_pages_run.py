@@ -30,6 +30,7 @@ EXAMPLES = [
 
 
 @pytest.mark.parametrize("name", VARIANTS)
+@pytest.mark.slow
 def test_the_examples(name: str, tmp_path: Path, packages: Path) -> None:
     """One call for all of a kind; each is held to its own verdict, check and message. That pip gets
     what specs name is shown by tests/runner/test_runner_setup.py and tests/end_to_end/test_touchstone_runs.py."""

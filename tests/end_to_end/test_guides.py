@@ -18,6 +18,7 @@ GUIDES = sorted(path.relative_to(DOCS).as_posix() for path in [*DOCS.glob("how-t
 
 
 @pytest.mark.parametrize("name", GUIDES)
+@pytest.mark.slow
 def test_a_guide_does_what_it_says(tmp_path: Path, name: str) -> None:
     home = tmp_path / "home"
     shutil.copytree(ROOT / "examples", home / "examples", ignore=shutil.ignore_patterns(".keystone", "__pycache__"))

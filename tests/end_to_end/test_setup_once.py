@@ -139,6 +139,7 @@ def test_a_run_that_is_cancelled_while_cells_wait_is_resumed(tmp_path: Path, ser
     assert server.count("/hang") == 2
 
 
+@pytest.mark.slow
 def test_packages_that_can_not_be_installed_fail_each_cell(tmp_path: Path, server: SetupServer) -> None:
     write(tmp_path, {"packages": ["no-such-package"], "env": server.for_pip}, parallelism={"replicas": 2})
     called = run(tmp_path)
@@ -146,6 +147,7 @@ def test_packages_that_can_not_be_installed_fail_each_cell(tmp_path: Path, serve
     assert [cell["error"].startswith("setup.packages: pip could not install") for cell in called.cells] == [True] * 2
 
 
+@pytest.mark.slow
 def test_setup_trusts_the_certificates_of_the_host_and_the_agent_hears_nothing_of_it(tmp_path: Path) -> None:
     """They lie below a closed folder, with a key beside them."""
     home = tmp_path / "home"

@@ -40,6 +40,7 @@ invariants:
 
 
 @pytest.mark.parametrize("example", [ANATOMY, COMMAND_EXIT], ids=["anatomy", "command_exit"])
+@pytest.mark.slow
 def test_npm_test_is_a_gate(tmp_path: Path, example: str) -> None:
     """ "Stdout and stderr are captured and shown in the failure message.\""""
     found = both_ways(tmp_path, example, BREAKS_NPM, start={"package.json": NPM, "test.js": "process.exit(1)"})

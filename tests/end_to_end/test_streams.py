@@ -180,6 +180,7 @@ def test_a_log_of_both_streams_has_each_cell_once(tmp_path):
     assert log[-1].startswith("report: .keystone/runs/")
 
 
+@pytest.mark.slow
 def test_a_terminal_without_unicode_gets_question_marks_and_documents_stay_whole(tmp_path):
     called = run_spec(tmp_path, spec(), "--format", "rich", environ=ASCII)
     assert called.code == 0, called.err

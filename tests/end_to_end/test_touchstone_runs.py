@@ -183,6 +183,7 @@ def test_a_stub_of_what_is_not_there_is_exit_3(tmp_path: Path) -> None:
         assert "case.yaml:" in error
 
 
+@pytest.mark.slow
 def test_requirements_are_there_for_harness_and_graders(tmp_path: Path, packages: Path) -> None:
     """As cases have it: pytest comes with the environment, and hidden tests are run with it: one that passes, and one
     that doesn't."""

@@ -89,6 +89,7 @@ IN_EACH = played_in("process", "bind")
 @pytest.mark.parametrize("how", OUTPUTS)
 @IN_EACH
 @hostile(FAMILY, "a secret in the middle of 3 MB", held_by="the whole output on disk", sandbox="both")
+@pytest.mark.slow
 def test_what_stands_in_the_middle_is_found(played: Played, how: str) -> None:
     name = f"secret, {how}"
     assert played.statuses(name) == {"no_password": "fail", "expected": "pass"}, played.checks(name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from support.attacks import hostile
 from support.command_line import Called
 from support.hostile import AS_ROOT, area, attack, everything_written
@@ -114,6 +115,7 @@ MESSES = {
 @hostile(
     "workspace", "leaves names, modes and links that break copies", held_by="one walker for trees that others wrote"
 )
+@pytest.mark.slow
 def test_every_mess_is_copied_and_graded(area: Path) -> None:
     hidden_check(area)
     called = attack_by_kind(area, "import os, resource\nopen('made.txt', 'w').close()", MESSES, COPIES)
