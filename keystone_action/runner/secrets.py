@@ -80,7 +80,7 @@ def resolve_secrets(loaded: LoadedSpec, options: Options) -> SpecSecrets:
             environ=options.caller.environ,
             directory=loaded.directory,
             no_secrets_reason=options.caller.no_secrets_reason,
-            otherwise=loaded.without_variable,
+            otherwise=loaded.advice_on_missing_variable,
         )
 
     try:

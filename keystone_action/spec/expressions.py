@@ -195,7 +195,9 @@ def _reference(source: str, index: int) -> Reference:
     if not _NAME.fullmatch(name):
         shown = escape_controls(source if len(source) <= 60 else source[:59] + "…")
         advice = "write '\\{{' for two literal braces"
-        raise ExpressionError(f"'{shown}' is no expression, expected a name like params.model; {advice}", index=index)
+        raise ExpressionError(
+            f"'{shown}' is not an expression, expected a name like params.model; {advice}", index=index
+        )
     return Reference(name, index, source)
 
 

@@ -247,7 +247,7 @@ def _open(annotation: Any, markers: tuple[Any, ...]) -> tuple[Any, tuple[Any, ..
 
 
 def _marked(bare: Any, markers: tuple[Any, ...]) -> str | None:
-    """The singular of what is no list, mapping or union."""
+    """The singular, for a type that is not a list, a mapping or a union."""
     for marker in markers:
         if isinstance(marker, AuthorPath):
             return f"{'directory' if marker.kind == 'directory' else 'path'}, relative to the spec"

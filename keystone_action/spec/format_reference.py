@@ -1,9 +1,8 @@
-"""What one field of a spec means, as text for a terminal: `agent.timeout`, `services.routes.match`, `check.sql`.
+"""The format of a spec for people and editors: what one field means, as text for a terminal, and the JSON Schema.
 
-The JSON Schema of a spec file, for editors: every valid spec fits; what only the loader can know is not in it.
-
-Each property has what the reference says of it: a description, a default, examples. `markdownDescription` is what
-editors show that know it, by `yaml-language-server`; others show `description`.
+Every valid spec fits the schema; rules that only the loader can check are not in it. Each property has what the
+reference says of it: a description, a default, examples. Editors that know `markdownDescription` (yaml-language-server)
+show it; others show `description`.
 """
 
 from __future__ import annotations

@@ -1,22 +1,18 @@
-"""Globs, all of ours, matched in time that grows with the text alone: never backwards over a wildcard.
+"""Globs and patterns of URL paths, matched in time that grows with the text alone: never backwards over a wildcard.
 
-The text comes from an agent, or from a stranger's pull request: of a matcher that tries every way to divide a path
-among the wildcards, one with three of them and a deep tree never comes back, and no time limit reaches it.
+The text comes from an agent, or from a stranger's pull request. A matcher that tries every way to divide a path among
+the wildcards would never come back from a pattern with three of them and a deep tree, and no time limit would reach it.
 
-Two kinds. `Globs` are of paths: `*` and `?` stay within one name, `**` as a whole name spans directories, and a name
-that begins with a dot is matched only by a pattern part that begins with one, or everywhere with `dot=True`. A
-`text_pattern` takes the whole text as one name: `*` crosses everything.
+`Globs` match paths: `*` and `?` stay within one name, `**` as a whole name spans directories, and a name that begins
+with a dot is matched only by a pattern part that begins with one, or everywhere with `dot=True`. A `text_pattern` takes
+the whole text as one name: `*` crosses everything.
 
-Patterns of URL paths: `/users/{id}`, `/api/*`, `/files/**`. Routes of a mock and filters of assertions share them.
-
-A pattern is compared with the percent-decoded path, case-sensitively and from end to end:
+Routes of a mock and filters of assertions have patterns of URL paths: `/users/{id}`, `/api/*`, `/files/**`. They are
+compared with the percent-decoded path, case-sensitively and from end to end:
 
 - `{name}` is one or more characters within a segment, handed out by that name; segments end at `/`;
 - `*` is any characters within a segment; a segment that is only `*` needs at least one;
 - `**`, as a segment of its own, is any number of segments, also none: `/api/**` matches `/api` and `/api/a/b`.
-
-Matching never backtracks over wildcards, because paths come from the agent: the time is at most the length of the path
-times that of the pattern.
 """
 
 from __future__ import annotations

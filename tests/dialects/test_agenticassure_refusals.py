@@ -117,7 +117,7 @@ def problems(write: Write, directory: Path) -> Callable[..., list[str]]:
         ),
         (
             "scenarios: [{name: a, input: b, scorers: [regex], metadata: {regex_pattern: '('}}]",
-            "1:77: '(' is no regular expression: missing ) at position 1",
+            "1:77: '(' is not a regular expression: missing ) at position 1",
         ),
         (
             "scenarios: [{name: a, input: b, scorers: [regex], metadata: {regex_pattern: 12}}]",
@@ -175,7 +175,7 @@ scenarios:
         ("", "agenticassure.yaml:1:1: the configuration, expected a mapping with `adapter`"),
         ("adapter: [", "agenticassure.yaml:1:1: not readable as YAML"),
         ("adapter: my_agent.MyAgent\nscorers: x", "agenticassure.yaml:2:10: scorers, found 'x', expected a list"),
-        ("adapter: my_agent.MyAgent\nenv: [A-B]", "agenticassure.yaml:1:1: env: 'A-B' is no name of a variable"),
+        ("adapter: my_agent.MyAgent\nenv: [A-B]", "agenticassure.yaml:1:1: env: 'A-B' is not a name of a variable"),
         ("adapter: my_agent", "suite.yaml:1:1: agenticassure.yaml: 'my_agent' names no adapter; write module.Class or"),
         ("adapter: my_agent.My-Agent", "suite.yaml:1:1: agenticassure.yaml: 'my_agent.My-Agent' names no adapter"),
         ("adapter: ../my_agent.A", "suite.yaml:1:1: agenticassure.yaml: '../my_agent.A' names no adapter"),

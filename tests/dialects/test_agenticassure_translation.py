@@ -254,7 +254,7 @@ def test_variables_that_the_configuration_names_reach_the_adapter(write: Write) 
         assert cell.agent.env == {"OPENAI_API_KEY": "{{ secrets.OPENAI_API_KEY }}", "BASE": "{{ secrets.BASE }}"}
         assert checks(loaded)["own"]["modules"] == ["n", "other" if agent else "m"]
         assert not loaded.has_expressions
-        assert loaded.without_variable == f"take it off `env` in {path.parents[1] / 'agenticassure.yaml'}"
+        assert loaded.advice_on_missing_variable == f"take it off `env` in {path.parents[1] / 'agenticassure.yaml'}"
 
 
 def test_suites_and_configuration_are_hidden_from_the_adapter(

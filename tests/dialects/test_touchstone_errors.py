@@ -125,7 +125,7 @@ GRADER_ERRORS = [
     ("{type: command, cmd: a, weight: 0}", "4:1: every invariant has the weight 0"),
     ("{type: files}", "5:5: "),
     ("{type: files, expect_dir: none}", "5:31: there is no directory 'none'"),
-    ("{type: files, patterns: ['(']}", "5:30: '(' is no regular expression"),
+    ("{type: files, patterns: ['(']}", "5:30: '(' is not a regular expression"),
     ("{type: tests}", "5:5: the key 'cmd' is missing in graders[0]"),
     ("{type: tests, cmd: a, inject: [none.py]}", "5:36: there is no file 'none.py'"),
     ("{type: tests, cmd: a, inject: [{src: case.yaml}]}", "5:36: the key 'dest' is missing in graders[0].inject[0]"),

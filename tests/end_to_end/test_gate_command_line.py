@@ -212,7 +212,7 @@ def test_links_of_the_change_lead_nowhere(tmp_path: Path) -> None:
     (clone / "app").symlink_to(tmp_path / "secret")
     called = run(clone, "--spec-from", "base")
     assert called.code == 2
-    assert "is no folder of this checkout" in called.err
+    assert "is not a folder of this checkout" in called.err
 
 
 def test_links_of_the_base_are_followed_inside(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def leads_in_circles(path: Path) -> None:
         (leads_to_a_directory, "a link to a directory"),
         (leads_nowhere, "a link that leads nowhere"),
         (leads_in_circles, "a link that leads nowhere"),
-        (os.mkfifo, "no regular file"),
+        (os.mkfifo, "not a regular file"),
     ],
 )
 def test_what_must_not_be_read_is_refused_when_the_spec_is_loaded(

@@ -60,11 +60,11 @@ def test_texts(text: str, expected: str) -> None:
         ("{{ params.model.x }}", "unknown name 'params.model.x'"),
         ("{{ params.none }}", "'params.none' is null"),
         ("{{ params", "'{{' without '}}'"),
-        ("{{ }}", "is no expression"),
-        ("{{ params.model | upper }}", "is no expression"),
-        ("{{ 1 + 1 }}", "is no expression"),
-        ("{{ params..model }}", "is no expression"),
-        ("{{{ params.model }}}", "is no expression"),
+        ("{{ }}", "is not an expression"),
+        ("{{ params.model | upper }}", "is not an expression"),
+        ("{{ 1 + 1 }}", "is not an expression"),
+        ("{{ params..model }}", "is not an expression"),
+        ("{{{ params.model }}}", "is not an expression"),
     ],
 )
 def test_what_can_not_be_replaced_is_an_error(text: str, message: str) -> None:
@@ -114,7 +114,7 @@ def test_names_stay_as_they_are() -> None:
 def test_a_template_leaves_what_is_filled_later() -> None:
     model = Outer(response=r"{{ params.model }} {{ request.body | upper }} \{{ x }}")
     assert interpolate(model, NAMES).response == r"a {{ request.body | upper }} \{{ x }}"
-    with pytest.raises(ExpressionError, match="is no expression"):
+    with pytest.raises(ExpressionError, match="is not an expression"):
         interpolate(Outer(response="{{ params.model | upper }}"), NAMES)
 
 

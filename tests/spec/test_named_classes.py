@@ -35,10 +35,18 @@ def test_what_is_imported_or_abstract_is_not_the_class(file: Path) -> None:
     assert class_of_file("kind_of_test", Base).__name__ == "One"  # type: ignore[type-abstract]
 
 
-@pytest.mark.parametrize(("classes", "found"), [("", "none"), (SHARED, "none"), (SHARED + ONE + TWO, "One, Two")])
+@pytest.mark.parametrize(("classes", "found"), [("", "none"), (SHARED + ONE + TWO, "One, Two")])
 def test_a_file_with_no_class_or_several_is_named(file: Path, classes: str, found: str) -> None:
     file.write_text(IMPORTED + classes)
     with pytest.raises(TypeError, match=rf"expected one class of Base in {file}, found {found}"):
+        class_of_file("kind_of_test", Base)  # type: ignore[type-abstract]
+
+
+def test_a_class_that_lacks_a_method_is_told_which(file: Path) -> None:
+    file.write_text(IMPORTED + SHARED)
+    with pytest.raises(
+        TypeError, match=rf"the class in {file} is not complete: Shared lacks answer, which Base demands"
+    ):
         class_of_file("kind_of_test", Base)  # type: ignore[type-abstract]
 
 

@@ -69,7 +69,7 @@ def test_known_names(load_text: Callable[..., object], text: str) -> None:
         ("{{ env.GITHUB_TOKEN }}", "'env.GITHUB_TOKEN' can't be used"),
         ("{{ env.ACTIONS_ID_TOKEN_REQUEST_URL }}", "never handed on"),
         ("{{ env.INPUT_X }}", "never handed on"),
-        ("{{ env }}", "'env' is no variable, expected env.NAME"),
+        ("{{ env }}", "'env' is not a variable, expected env.NAME"),
         ("{{ params.model", "'{{' without '}}'"),
     ],
 )

@@ -95,7 +95,7 @@ def test_limit_and_tags(load_text: Load, write: Write) -> None:
         ("c.jsonl", '{"tags": "x"}\n', "1:1: tags, found 'x', expected a list of texts"),
         ("c.jsonl", '{"metadata": [1]}\n', "1:1: metadata, found a list, expected a mapping"),
         ("c.jsonl", '{"input": 1, "input": 2}\n', "1:1: not readable as JSON: the key 'input' is there twice"),
-        ("c.jsonl", '{"input": NaN}\n', "1:1: not readable as JSON: NaN is no JSON"),
+        ("c.jsonl", '{"input": NaN}\n', "1:1: not readable as JSON: NaN is not JSON"),
         ("c.jsonl", '{"input": ' + "[" * 100_000 + "}\n", "1:1: not readable as JSON: nested too deeply"),
         ("c.jsonl", '{"input": ' + "9" * 5000 + "}\n", "1:1: not readable as JSON: a number of thousands of digits"),
         ("c.csv", "id,id\n1,2\n", "1:1: the columns of the first line, expected names that are there once"),

@@ -70,7 +70,7 @@ def test_what_is_no_file(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for path, expected in (
         (tmp_path, "is a directory; name a file in it"),
-        (fifo, "is no regular file; name a file"),
+        (fifo, "is not a regular file; name a file"),
         (tmp_path / "gone", "there is no such file; check the path"),
         (tmp_path / "loop", "can't be read"),
     ):

@@ -132,17 +132,17 @@ def test_what_is_no_host(host: str) -> None:
         ("me@example.com", "expected a host"),
         ("", "expected a host"),
         (" example.com", "expected a host"),
-        ("example.com:", "is no port"),
-        ("example.com:0", "is no port"),
-        ("example.com:65536", "is no port"),
-        ("example.com:https", "is no port"),
-        ("example.com:*", "is no port"),
-        ("[::1]443", "is no address"),
-        ("exa?ple.com", "is no host name"),
-        ("*.exa?ple.com", "is no pattern"),
-        ("*.[ab].com", "is no pattern"),
-        ("*.", "is no pattern"),
-        ("*..com", "is no pattern"),
+        ("example.com:", "is not a port"),
+        ("example.com:0", "is not a port"),
+        ("example.com:65536", "is not a port"),
+        ("example.com:https", "is not a port"),
+        ("example.com:*", "is not a port"),
+        ("[::1]443", "is not an address"),
+        ("exa?ple.com", "is not a host name"),
+        ("*.exa?ple.com", "is not a pattern"),
+        ("*.[ab].com", "is not a pattern"),
+        ("*.", "is not a pattern"),
+        ("*..com", "is not a pattern"),
     ],
 )
 def test_entries_that_mean_nothing_are_refused(entry: str, problem: str) -> None:
@@ -152,7 +152,7 @@ def test_entries_that_mean_nothing_are_refused(entry: str, problem: str) -> None
 
 @pytest.mark.parametrize("text", ["", "+80", " 80", "8_0", "٨٠", "0", "-1", "65536", "123456", "0x50"])
 def test_what_is_no_port(text: str) -> None:
-    with pytest.raises(ValueError, match="is no port"):
+    with pytest.raises(ValueError, match="is not a port"):
         parse_port(text)
 
 

@@ -87,7 +87,7 @@ http_mock_assertions, custom, llm_as_judge
 http_mock_assertions, custom, llm_as_judge, did you mean 'file_exists'?
 21:35: there is no file 'checks/verfy.py'; did you mean 'verify.py'?
 22:44: '..' in '../x', expected a path that stays in the workspace
-22:59: '(' is no regular expression: missing ) at position 1"""
+22:59: '(' is not a regular expression: missing ) at position 1"""
 
 
 def test_all_errors_of_a_file_at_once(errors_of: Errors, write: Write) -> None:
@@ -147,13 +147,13 @@ def test_a_doubled_key_does_not_hide_other_errors(errors_of: Errors) -> None:
     ("line", "expected"),
     [
         ("workspace: nowhere", "there is no directory 'nowhere'"),
-        ("workspace: note.txt", "'note.txt' is no directory"),
+        ("workspace: note.txt", "'note.txt' is not a directory"),
         ("workspace: /etc", "the path '/etc' is absolute"),
         ("workspace: ../..", "the path '../..' leaves <here>"),
         ("workspace: outside", "the path 'outside' leaves <here>"),
         ("workspace: ''", "an empty name of a directory"),
         ("dataset: {path: folder}", "'folder' is a directory"),
-        ("dataset: {path: fifo}", "'fifo' is no regular file"),
+        ("dataset: {path: fifo}", "'fifo' is not a regular file"),
         ("fixtures: [{type: directory, from: folder, to: /etc}]", "the path '/etc' is absolute"),
         ("fixtures: [{type: directory, from: folder, to: a/../../b}]", "'..' in 'a/../../b'"),
         ("fixtures: [{type: git_repo, url: x, path: ..}]", "'..' in '..'"),
@@ -257,7 +257,7 @@ def test_services_must_exist_and_fit(errors_of: Errors) -> None:
 
 SERVICE_ERRORS = """\
 10:35: there is no service 'bd', expected one of api, db, rec
-11:35: the service 'api' is no database, found http_mock, expected a service of type postgres, mysql or sqlite
+11:35: the service 'api' is not a database, found http_mock, expected a service of type postgres, mysql or sqlite
 12:52: the service 'api' does not record its requests; add `record: true` to it
 13:52: the service 'db' records no requests, found postgres, expected a service of type http_mock
 14:60: the service 'api' does not record its requests; add `record: true` to it
@@ -272,7 +272,7 @@ def test_a_service_as_host_name_is_a_warning(load_text: Load) -> None:
     )
     loaded = load_text(head + "services: [{name: api, type: http_mock}]\n" + CHECKS)
     assert [(one.line, one.help) for one in loaded.warnings] == [(4, "use {{ services.api.url }}")] * 2
-    assert "'//api' is the service's name, which is no host name here" in loaded.warning_sentences[0]
+    assert "'//api' is the service's name, which is not a host name here" in loaded.warning_sentences[0]
 
 
 def test_a_service_as_host_name_is_right_in_another_services_container(load_text: Load) -> None:

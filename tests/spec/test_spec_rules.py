@@ -181,7 +181,7 @@ def test_invariants(errors_of: Errors, invariants: str, expected: str) -> None:
         ("forbidden: {file_writes_outside: [../up]}", "'..' in"),
         ("forbidden: {file_writes_outside: ['']}", "file_writes_outside[0] is empty"),
         ("forbidden: {secrets_in_logs: allow}", "secrets_in_logs, found 'allow'"),
-        ("forbidden: {commands: ['(']}", "'(' is no regular expression"),
+        ("forbidden: {commands: ['(']}", "'(' is not a regular expression"),
     ],
 )
 def test_what_this_version_refuses(errors_of: Errors, lines: str, expected: str) -> None:

@@ -84,7 +84,7 @@ def test_not_a_number_is_a_float() -> None:
         ("a: &x [1, *x]\n", ["1:4: an alias that contains itself; aliases can't be recursive"]),
         ("a:\n\t- b\n", ["2:1: a tab in the indentation, expected spaces"]),
         ("a: 1\n---\nb: 2\n", ["2:1: a second document begins here, expected one document in a file"]),
-        ("1: x\n", ["""1:1: a key that is no text, found the number 1; write "1" in quotes"""]),
+        ("1: x\n", ["""1:1: a key that is not a text, found the number 1; write "1" in quotes"""]),
         (
             "[a]: x\n",
             [

@@ -115,7 +115,7 @@ def _read_configuration(path: Path, source: TranslationSource, findings: Finding
     for variable in env:
         if not _VARIABLE.fullmatch(variable):
             findings.problems.append(
-                Diagnostic(shown_name, 1, 1, f"env: {show_value(variable)} is no name of a variable")
+                Diagnostic(shown_name, 1, 1, f"env: {show_value(variable)} is not a name of a variable")
             )
     return NamedAdapter(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
 

@@ -208,7 +208,7 @@ class _Translating:
             fail_fast=fail_fast,
             every_check_decides=True,
             agent_left_out=NOT_CODE,
-            without_variable=f"take it off `env` in {adapter.files[0]}" if adapter.env else "",
+            advice_on_missing_variable=f"take it off `env` in {adapter.files[0]}" if adapter.env else "",
             own_scorers=self._own_scorers(named, suite, adapter),
         )
         warnings = tuple(self.findings.warnings)

@@ -1,6 +1,7 @@
-"""Reading the author's text files: bounded, UTF-8, and without characters that could deceive a reader.
+"""Reading the author's files: text files, and whole directories (`expect_dir`, hidden tests).
 
-The files of an author's directory that is read whole before the agent runs (`expect_dir`, hidden tests).
+A text is bounded, in UTF-8, and has no characters that could deceive a reader. A directory is read before the agent
+runs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from keystone_action.spec.walking import walk
 MAX_BYTES = 10 * 2**20
 """Largest spec file. Nothing of a larger one is read."""
 
-# Beyond what YAML 1.2 calls printable (5.1); a byte order mark inside the text is no better.
+# Beyond what YAML 1.2 calls printable (5.1); a byte order mark inside the text is refused too.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ufeff\ufffe\uffff]")
 _OTHER_ENCODINGS = (
     (codecs.BOM_UTF32_LE, "UTF-32"),
@@ -76,7 +77,7 @@ def _check_kind(status: os.stat_result, name: str, limit: int) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise _whole_file(name, "is a directory", "name a file in it")
     if not stat.S_ISREG(status.st_mode):
-        raise _whole_file(name, "is no regular file", "name a file")
+        raise _whole_file(name, "is not a regular file", "name a file")
     if status.st_size > limit:
         raise _too_large(name, status.st_size, limit)
 
@@ -184,7 +185,7 @@ def _size(root: Path, path: Path, relative: str) -> int:
     if not real.is_relative_to(root):
         raise ValueError(f"holds {relative!r}, a link that leads out of it")
     if not stat.S_ISREG(status.st_mode):
-        kind = "a link to a directory" if stat.S_ISDIR(status.st_mode) else "no regular file"
+        kind = "a link to a directory" if stat.S_ISDIR(status.st_mode) else "not a regular file"
         raise ValueError(f"holds {relative!r}, {kind}")
     if not os.access(real, os.R_OK):
         raise ValueError(f"holds {relative!r}, which can't be read")

@@ -31,18 +31,20 @@ _HIDDEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SourcePosition:
-    """A place in a file: line and column count from 1, in characters. source_line is the line's text."""
+    """A place in a file."""
 
     path: str
     line: int = 1
+    """Counted from 1."""
     column: int = 1
+    """Counted from 1, in characters."""
     source_line: str = ""
+    """The line's text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """One thing that is wrong. expected, found, suggestion and help may be empty; suggestion is a word of the file's
-    vocabulary ("did you mean …?"), help a sentence."""
+    """One thing that is wrong at a place of a file. Texts may be empty, but for the message."""
 
     path: str
     line: int
@@ -51,8 +53,10 @@ class Diagnostic:
     expected: str = ""
     found: str = ""
     suggestion: str = ""
+    """A word of the file's vocabulary: "did you mean …?"."""
     source_line: str = ""
     help: str = ""
+    """What to do, as a sentence."""
 
     @classmethod
     def at(
@@ -65,7 +69,7 @@ class Diagnostic:
         suggestion: str = "",
         help: str = "",  # noqa: A002 - the field's name
     ) -> Diagnostic:
-        """One at a position."""
+        """The diagnostic at a position."""
         where = (position.path, position.line, position.column)
         return cls(*where, message, expected, found, suggestion, position.source_line, help)
 
@@ -153,7 +157,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 def slip_of(word: str, known: Iterable[str]) -> str:
     """The known word that this one is with one letter changed, missing or added, or two neighbouring letters swapped,
     whatever the case: `mehtod` is `method`. Empty when there is none, or when the word itself is known. Words of less
-    than four letters are too much alike for that, and numbers in words are no letters: `level2` is not `level1`."""
+    than four letters are too much alike for that, and digits don't count as letters: `level2` is not a slip of
+    `level1`."""
     words = list(known)
     return "" if word in words else next((one for one in words if _is_slip(word.lower(), one.lower())), "")
 

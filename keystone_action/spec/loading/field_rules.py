@@ -1,4 +1,4 @@
-"""What the markers of `spec.base` ask of a field's text, in sections and in all check types."""
+"""What the markers of `spec/models/fields.py` demand of a field's text, in sections and in all check types."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ _COMMAND_KEYS = frozenset({"command", "commands", "cmd", "args", "binary", "env"
 
 @dataclass
 class FieldRules:
-    """Checks texts and collects the author's files that they name. root: the directory that no path may leave."""
+    """Checks texts and collects the author's files that they name."""
 
     scope: Scope
     directory: FilePath
     root: FilePath
+    """The directory that no path may leave."""
     author_files: dict[FilePath, None] = field(default_factory=dict)
     withheld: set[FilePath] = field(default_factory=set)
 
@@ -68,7 +69,7 @@ class FieldRules:
             return
         for name in _hosts(leaf.value):
             if name in self.scope.service_names:
-                message = f"'//{name}' is the service's name, which is no host name here"
+                message = f"'//{name}' is the service's name, which is not a host name here"
                 index = leaf.value.find("//")
                 yield Problem(leaf.path, message, help=f"use {{{{ services.{name}.url }}}}", offset=index)
 
@@ -133,7 +134,7 @@ class FieldRules:
             return
         problem = _compile_pattern(leaf.value)
         if problem:
-            yield Problem(leaf.path, f"{show_value(leaf.value)} is no regular expression: {problem}")
+            yield Problem(leaf.path, f"{show_value(leaf.value)} is not a regular expression: {problem}")
 
     def _service(self, leaf: Leaf, name: str, marker: ServiceName) -> Iterator[Problem]:
         if "{{" in name:
@@ -172,7 +173,7 @@ class FieldRules:
 
 def _fits(leaf: Leaf, service: Any, marker: ServiceName) -> Iterator[Problem]:
     if marker.kinds == "database" and not service.is_database:
-        message = f"the service '{service.name}' is no database"
+        message = f"the service '{service.name}' is not a database"
         yield Problem(leaf.path, message, expected="a service of type postgres, mysql or sqlite", found=service.kind)
     if marker.kinds != "recording":
         return
@@ -211,9 +212,9 @@ def _readable(path: FilePath, text: str, marker: AuthorPath) -> FilePath | tuple
     if marker.kind == "file" and is_directory:
         return f"{show_value(text)} is a directory", "name a file"
     if marker.kind == "directory" and not is_directory:
-        return f"{show_value(text)} is no directory", "name a directory"
+        return f"{show_value(text)} is not a directory", "name a directory"
     if not is_directory and not path.is_file():
-        return f"{show_value(text)} is no regular file", "devices, sockets and FIFOs are not read"
+        return f"{show_value(text)} is not a regular file", "devices, sockets and FIFOs are not read"
     if not os.access(path, os.R_OK | (os.X_OK if is_directory else 0)):
         return f"{show_value(text)} can't be read", "check its permissions"
     if is_directory and marker.withheld:

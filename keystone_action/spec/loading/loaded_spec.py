@@ -1,6 +1,6 @@
-"""How a spec is run where the format of Keystone specs has no key for it: translations of other formats set this.
+"""A spec that can be run: its models, its scenarios, its files, and the rules of its run.
 
-A spec's scenarios: one, or one for each record of a dataset or entry of `scenarios`.
+A translation of another format sets rules for which the format of Keystone specs has no key (`RunRules`).
 """
 
 from __future__ import annotations
@@ -24,64 +24,65 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stub:
-    """Every function of that name in a Python file of the workspace gets the body `raise NotImplementedError`.
-    where: `file:line:column` of the entry."""
+    """Every function of that name in a Python file of the workspace gets the body `raise NotImplementedError`."""
 
     file: str
     function: str
     where: str = ""
+    """`file:line:column` of the entry in the spec."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnScorers:
-    """Scorer classes that a spec's author brings. directory: the folder of their modules, relative to the spec.
-    modules: what is imported for them, in that order. places: the name of each scorer that the spec uses, built-in
-    ones included → where it is first named."""
+    """Scorer classes that a spec's author brings."""
 
     directory: str
+    """The folder of their modules, relative to the spec."""
     modules: tuple[str, ...]
+    """The modules that are imported for them, in this order."""
     places: Mapping[str, SourcePosition]
+    """The name of each scorer that the spec uses, built-in ones too → where it is first named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRules:
-    """The defaults are the rules of every Keystone spec, whose file can't change them.
-
-    has_expressions: whether `{{ }}` in the spec's texts are expressions; those of agents always are.
-    names_keys: whether the file is written in the keys of a Keystone spec, so that messages may name these.
-    id_from_name: the id is made from a name that nobody promised to be unique; it is numbered where it is taken.
-    agents: the agents of cells that do not run the spec's, by the values of the parameters `agent_parameters`; by the
-    scenario's id when there are none of these.
-    agent_gets_context: whether a `python` agent gets parameters and services beside its input.
-    agent_retries: how often an agent that failed (raised, ended with another code than 0, took too long) runs again.
-    stubs: functions that lose their body once the fixtures are there.
-    workspace_left_out, agent_left_out: names and globs of names that are not copied into the workspace, or with the
-    agent's own code.
-    only_gates: nothing gives credit, so no cell passes.
-    every_check_decides: a cell passes exactly when every check that was not skipped does. The composite decides
-    nothing then, unless the call gives a threshold.
-    fail_fast: no further cell of this spec starts after one that did not pass.
-    own_scorers: scorer classes that are looked up before the first agent starts.
-    without_variable: what to do instead of setting a variable of the environment that this spec asks for, in words.
-    further_roots: directories outside the repository, ours alone, that absolute paths of the author's may lead into.
-    """
+    """How a spec is run. The defaults are the rules of every Keystone spec, whose file can't change them."""
 
     has_expressions: bool = True
+    """Whether `{{ }}` in the spec's texts are expressions. In the texts of agents they always are."""
     names_keys: bool = True
+    """Whether the file is written in the keys of a Keystone spec, so that messages may name them."""
     id_from_name: bool = False
+    """Whether the id is made from a name that need not be unique; where the id is taken, a number is added."""
     agents: Mapping[tuple[str, ...], Agent] = field(default_factory=dict)
+    """The agents of cells that don't run the spec's own: by the values of `agent_parameters`, or by the scenario's id
+    when there are no such parameters."""
     agent_parameters: tuple[str, ...] = ()
     agent_gets_context: bool = True
+    """Whether a `python` agent gets parameters and services beside its input."""
     agent_retries: int = 0
+    """How often an agent runs again that raised, ended with a code other than 0, or took too long."""
     stubs: tuple[Stub, ...] = ()
+    """Functions that lose their body after the fixtures have been applied."""
     workspace_left_out: tuple[str, ...] = ()
+    """Names, and globs of names, that are not copied into the workspace."""
     agent_left_out: tuple[str, ...] = ()
+    """The same for the agent's own code."""
     only_gates: bool = False
+    """Whether nothing gives credit, so that no cell passes."""
     every_check_decides: bool = False
+    """Whether a cell passes exactly when every check passes that was not skipped. The composite decides nothing then,
+    unless the call gives a threshold."""
     fail_fast: bool = False
+    """Whether no further cell of this spec starts after one that did not pass."""
     own_scorers: OwnScorers | None = None
-    without_variable: str = ""
+    """Scorer classes that are looked up before the first agent starts."""
+    advice_on_missing_variable: str = ""
+    """What the author can do instead of setting a variable of the environment that this spec needs; empty when nothing
+    else helps."""
     further_roots: tuple[Path, ...] = ()
+    """Directories outside the repository, which only we can enter, that absolute paths of the author's may lead
+    into."""
 
     def agent_for(self, scenario: str, params: Mapping[str, Any]) -> Agent | None:
         """The agent of a cell; None where it is the spec's."""
@@ -98,22 +99,22 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One task with its invariants.
-
-    id: unique in the spec, safe as a file name. prompt: replaces the task's, None = the task's own. record: what
-    `{{ record.… }}` gives (id, input, expected, metadata, tags), None without dataset and scenarios. invariants: added
-    to the spec's. where: `file:line` of a dataset's record. fields: what the file calls the fields, or columns, that it
-    has for it.
-    """
+    """One task with its invariants."""
 
     id: str
+    """Unique in the spec, and safe as a file name."""
     prompt: str | None = None
+    """Replaces the prompt of the task; None = the task's own."""
     params: Mapping[str, Any] = field(default_factory=dict)
     record: Mapping[str, Any] | None = None
+    """What `{{ record.… }}` gives (id, input, expected, metadata, tags); None without `dataset` and `scenarios`."""
     invariants: Mapping[str, Invariant] = field(default_factory=dict)
+    """Added to the spec's."""
     tags: tuple[str, ...] = ()
     where: str = ""
+    """`file:line` of a dataset's record."""
     fields: tuple[str, ...] = field(default=(), compare=False)
+    """How the file calls the fields, or columns, that it has for this scenario."""
 
 
 def inline_scenarios(spec: Spec) -> Iterator[Scenario]:
@@ -165,38 +166,42 @@ def safe_id(text: str) -> str:
 
 @dataclass(frozen=True)
 class LoadedSpec(RunRules):
-    """A spec that can be run, with the rules by which it is.
-
-    directory: what the author's paths are relative to. sha256: of the file and everything it extends. lines:
-    invariant, or `forbidden.RULE` → line of its name in the file (for one that a base brings: of `extends`).
-    author_files: every existing file and directory that the spec names, resolved. withheld: those that the agent
-    may not see, the spec and its bases among them. scenarios: at least one. parameter_names: declared by matrix,
-    include or a scenario, or used by an expression.
-    prompt: the task's prompt; prompt_is_literal: it comes from a file, so it is never interpolated. library: modules
-    that Python code in a sandbox finds after all others, as a zip archive; empty where there are none.
-    checkout_directory: what `workspace` and `agent.dir` are relative to when the spec comes from another commit than
-    they do; None = `directory`. code_warnings: those of the warnings that are about the files of `agent.dir`.
-    changed_recordings: names of files in `recordings` that are not what they are at the base commit.
-    recordings_uncompared: why that is not known, where it should be; empty otherwise.
-    """
+    """A spec that can be run, and the rules by which it runs."""
 
     spec: Spec
     path: Path
     directory: Path
+    """What the author's paths are relative to."""
     sha256: str
+    """Of the file and everything that it extends."""
     warnings: tuple[Diagnostic, ...]
     lines: Mapping[str, int]
+    """Invariant, or `forbidden.RULE` → line of its name in the file; for one that a base file brings, the line of
+    `extends`."""
     author_files: tuple[Path, ...]
+    """Every existing file and directory that the spec names, resolved."""
     withheld: frozenset[Path]
+    """The files that the agent may not see; the spec and its bases are among them."""
     scenarios: tuple[Scenario, ...]
+    """At least one."""
     parameter_names: frozenset[str]
+    """Declared by the matrix, `include` or a scenario, or used by an expression."""
     prompt: str
+    """The text of the task's prompt."""
     prompt_is_literal: bool
+    """Whether the prompt comes from a file, so that no expression in it is filled in."""
     library: Callable[[], bytes] = bytes
+    """Gives modules that Python code in a sandbox finds after all others, as a zip archive; empty when there are
+    none."""
     checkout_directory: Path | None = None
+    """What `workspace` and `agent.dir` are relative to when the spec comes from another commit than they do; None =
+    `directory`."""
     code_warnings: tuple[Diagnostic, ...] = ()
+    """Those of the warnings that are about the files of `agent.dir`."""
     changed_recordings: frozenset[str] = frozenset()
+    """Names of files in `recordings` that differ from those of the base commit."""
     recordings_uncompared: str = ""
+    """Why `changed_recordings` is not known, when it should be; empty otherwise."""
 
     @property
     def recordings(self) -> str:
@@ -212,15 +217,16 @@ class LoadedSpec(RunRules):
         return self.checkout_directory or self.directory
 
     def code_path(self, text: str) -> Path:
-        """The folder that `workspace` or `agent.dir` names. Raises UsageError when it is none of the checkout's: a
-        spec of another commit was checked where everything was in order."""
+        """The folder that `workspace` or `agent.dir` names. Raises UsageError when the checkout has no such folder: a
+        spec of another commit was checked against the files of that commit."""
         if self.checkout_directory is None:
             return self.directory / text
         # The folder that the spec was in may not be there any more.
         path = Path(os.path.normpath(self.checkout_directory / text))
         if not path.is_dir() or not path.resolve().is_relative_to(enclosing_root(self.checkout_directory)):
             raise UsageError(
-                f"{self.path}: {text!r} of the spec, which comes from the base commit, is no folder of this checkout",
+                f"{self.path}: {text!r} of the spec, which comes from the base commit, is not a folder of this "
+                "checkout",
                 help="workspace and agent.dir are taken from the checkout, also with spec-from: base",
             )
         return path

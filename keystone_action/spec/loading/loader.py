@@ -1,12 +1,10 @@
 """A spec file → everything that the rest of the house needs to know of it, or every error in it.
 
-loaded = load(Path("evals/keystone.yaml"), check_types)
+    loaded = load(Path("evals/keystone.yaml"), check_types)
 
-What can still be checked in a spec with errors: the data without the entries that are wrong.
-
-So that a misspelt key does not hide a missing file or an unknown name elsewhere: all errors of a file at once.
-
-The `check:` of an invariant, read by its own type. The types come from outside: this room knows none.
+A misspelt key must not hide a missing file or an unknown name elsewhere. So after each error the spec is validated
+again without the entries that are wrong (`repair`). The `check:` of an invariant is read by its own type, and the types
+come from outside: this room knows none.
 """
 
 from __future__ import annotations
@@ -62,13 +60,15 @@ _STAND_INS: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class Repaired:
-    """data: what is left. kept: for each list, the original index of each entry. damaged: sections that lost something
-    other than unknown keys; stand_ins: sections whose content is not the author's."""
+    """The data of a spec without the entries that are wrong."""
 
     data: dict[str, Any]
     kept: dict[str, list[int]]
+    """For each list the original index of each entry."""
     damaged: frozenset[str]
+    """Sections that lost something other than unknown keys."""
     stand_ins: frozenset[str]
+    """Sections whose content is not the author's."""
 
     def original(self, path: KeyPath) -> KeyPath:
         """A path in the repaired data as a path in the file."""
@@ -78,7 +78,7 @@ class Repaired:
 
 
 def unrepaired(data: dict[str, Any]) -> Repaired:
-    """The data as they are."""
+    """The data as the file has them."""
     return Repaired(data, {}, frozenset(), frozenset())
 
 
@@ -142,13 +142,14 @@ def _without(data: Any, path: KeyPath) -> Any:
 
 @dataclass
 class CheckReader:
-    """Turns mappings into checks. renamed: by the identity of a mapping, the author's key for each of our own names,
-    where an alias was upgraded (`upgraded` keeps those mappings alive)."""
+    """Turns mappings into checks."""
 
     types: Mapping[str, type[CheckModel]]
     found: dict[str, type[CheckModel]] = field(default_factory=dict)
     renamed: dict[int, dict[str, str]] = field(default_factory=dict)
+    """By the identity of a mapping that was upgraded from an alias: our own name of a key → the author's."""
     upgraded: list[Any] = field(default_factory=list)
+    """Keeps those mappings alive."""
 
     def __call__(self, document: Any) -> CheckModel:
         """Raises PydanticCustomError or ValidationError, as validators do."""
@@ -205,8 +206,9 @@ def _error(message: str, *, found: bool = False, value: Any = None, **context: s
     return PydanticCustomError("check_type", "{message}", words)
 
 
-_MOST_LOOKS = 8
-"""At a spec from which what is wrong was taken: each look takes something more."""
+_MOST_VALIDATIONS = 8
+"""How often a spec with errors is validated. Before each time the entries that were wrong the last time are taken
+out."""
 
 
 def load(
@@ -300,10 +302,11 @@ class _Loading:
         return replace(self._make_loaded_spec(spec, scope, texts, fields, prompt), code_warnings=of_code)
 
     def _valid_spec(self) -> tuple[Spec | None, Repaired]:
-        """The spec; or, after reporting what is wrong, what is left of it without that. What is left is looked at
-        again, as often as something new is found: rules about several fields hold for those that are right alone."""
+        """The spec. When it has errors, they are reported, and the spec is what is left without the wrong entries.
+        Taking them out can show further errors: rules about several fields are checked only when each field is
+        valid."""
         repaired = unrepaired(self.merged.data)
-        for _ in range(_MOST_LOOKS):
+        for _ in range(_MOST_VALIDATIONS):
             try:
                 return self._validate(repaired.data), repaired
             except ValidationError as error:

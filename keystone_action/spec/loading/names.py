@@ -29,14 +29,14 @@ _FROM_DATA = ("record", "task")
 
 @dataclass(frozen=True)
 class Scope:
-    """What a spec declares, and how it is run. damaged: sections with errors of their own, whose names are therefore
-    not known."""
+    """What a spec declares, and how it is run."""
 
     spec: Spec
     scenarios: Sequence[Scenario]
     given_parameters: frozenset[str]
     service_names: frozenset[str]
     damaged: frozenset[str]
+    """Sections with errors of their own, so that the names in them are not known."""
     rules: RunRules
 
     @property
@@ -255,7 +255,7 @@ def _check_agent(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Pro
 def _check_env(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:  # noqa: ARG001
     name = reference.parts[1] if len(reference.parts) == 2 else ""
     if not name:
-        yield Problem(leaf.path, f"'{reference.name}' is no variable", expected="env.NAME", offset=reference.index)
+        yield Problem(leaf.path, f"'{reference.name}' is not a variable", expected="env.NAME", offset=reference.index)
     elif name.upper().startswith(HIDDEN_VARIABLES):
         advice = f"variables that begin with {listing(HIDDEN_VARIABLES)} are never handed on"
         yield Problem(leaf.path, f"'{reference.name}' can't be used", help=advice, offset=reference.index)

@@ -1,6 +1,6 @@
 """What is wrong at a path of the data, before it has a place in a file; and pydantic's errors in our words.
 
-Which models the parts of a file are read as, and where in it a key belongs.
+A message about an unknown key says where the key belongs: the models that the parts of a file are read as tell that.
 """
 
 from __future__ import annotations
@@ -163,7 +163,7 @@ _BOUNDS = {
     "string_too_long": ("max_length", "at most {} characters"),
 }
 _ECHOES = frozenset({"default_factory_not_called"})
-"""What is only said because something else is wrong, which is said as well."""
+"""Errors that pydantic reports only because of another error, which it reports as well."""
 _FORMS = {
     "invariants": "write each under its name: `invariants: {tests_pass: {check: {type: command_exit, command: …}}}`",
     "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
@@ -174,33 +174,39 @@ _NOT_YET_KEYS: Mapping[KeyPath, str] = {
     ("network", "dns_overrides"): "leave it out",
     ("determinism", "clock"): "determinism.seed is supported",
 }
-"""Types of agents and keys of the contract that this version has not, and what to do instead."""
+"""Keys of the contract that this version does not support → what to do instead."""
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong. on_key: the place is the key of the path's last step, not its value. offset: characters
-    into a plain text. unknown_key: without this key, the mapping that it is in may be right."""
+    """One thing that is wrong."""
 
     path: KeyPath
     message: str
     expected: str = ""
     found: str = ""
     suggestion: str = ""
+    """The known word that was probably meant."""
     help: str = ""
+    """What to do, as a sentence."""
     on_key: bool = False
+    """Whether the place is the key of the path's last step, not its value."""
     offset: int = 0
+    """Characters into a plain text."""
     unknown_key: bool = False
+    """Whether the mapping may be right without this key."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Located:
-    """A problem and the union it comes from: the path of the union, and which member said it."""
+    """A problem and the union that it comes from."""
 
     problem: Problem
     union: KeyPath | None = None
+    """The path of the union."""
     member: str = ""
+    """The member of the union that found the problem."""
 
 
 def translate_errors(

@@ -1,8 +1,8 @@
-"""Rules of a spec that need more than one field (spec.md 5.1 and 5.2), and what of the format this version refuses; all
-are exit 2 before anything runs.
+"""Rules of a spec that need more than one field (spec.md 5.1 and 5.2), and parts of the format that this version
+refuses.
 
-Whether a module has what an entrypoint names, as far as its text alone tells: an agent's code is never imported
-here, and not parsed either.
+Breaking one is exit code 2 before anything runs. A `python` agent's entrypoint is looked up in the text of its module,
+which is neither imported nor parsed here; a name that is missing there is only a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     SecretEntry: {"source": "source", "from_": "from"},
     MockResponse: {"response": "response", "json_body": "json", "file": "file"},
 }
-"""Fields that exclude each other, with their keys; of the first ones one must be given."""
+"""Fields that exclude each other, with their keys. Of those in EXACTLY_ONE one must be given."""
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 _HOST_MARKS = frozenset(".:*")
@@ -45,7 +45,7 @@ _HOST_MARKS = frozenset(".:*")
 
 
 def check_rules(scope: Scope) -> Iterator[Problem]:
-    """Everything that is wrong with a spec whose fields are each for themselves in order."""
+    """Everything that is wrong with a spec whose single fields are all valid."""
     for rule in _RULES:
         yield from rule(scope)
 
@@ -198,7 +198,7 @@ def _recordings_problem(folder: str | None) -> str:
         return ""
     parts = folder.split("/")
     if folder.startswith("/") or ".." in parts or set(parts) <= {"", "."}:
-        return f"{show_value(folder)} is no folder below the spec's"
+        return f"{show_value(folder)} is not a folder below the spec's"
     return f"an expression in {show_value(folder)}: a change could not be compared with it" if "{{" in folder else ""
 
 
@@ -301,7 +301,7 @@ _NAMES = 1000
 _MADE_AS_IT_RUNS = re.compile(
     rb"import\s*\(?\s*\*|\b(?:__getattr__|__dict__|globals|locals|vars|setattr|exec|eval|modules)\b"
 )
-"""What can give a module names that don't stand in it."""
+"""Code that can give a module names that its text does not show."""
 _DEFINED = re.compile(
     r"^(?:class|def|async def|from .* import|import .* as)[ \t]+(\w{1,100})|^(\w{1,100})[ \t]*(?::[^=\n]*)?=",
     re.MULTILINE,
@@ -335,9 +335,11 @@ def names_instead(file: Path, name: str) -> tuple[str, ...] | None:
 
 
 def check_entrypoint(scope: Scope, directory: Path, root: Path) -> Iterator[Problem]:
-    """What a `python` agent's entrypoint names and its module has not: a warning, since the module is part of what is
-    put to the test, and an agent that can't be called has failed (spec.md 5.1). directory: the spec's; root: what no
-    path may leave."""
+    """A problem when a `python` agent's entrypoint names something that its module does not have. It becomes a warning,
+    since the module is part of what is tested, and an agent that can't be called has failed (spec.md 5.1).
+
+    directory: the spec's. root: the directory that no path may leave.
+    """
     agent = scope.spec.agent
     if not isinstance(agent, PythonAgent) or "{{" in agent.dir:
         return

@@ -1,7 +1,7 @@
-"""A spec file and what it extends, merged into one tree whose nodes know the file they come from.
+"""A spec file as one tree of nodes: with the files that it extends, and translated when it is in another tool's format.
 
-What the loader has to do with files in other formats: it hands a file's tree to the dialects that it was given, and
-goes on with the tree of a Keystone spec that comes back.
+Each node knows the file that it comes from. The loader hands the tree of a file to the dialects that the front doors
+gave it, and goes on with the tree of a Keystone spec that comes back.
 """
 
 from __future__ import annotations
@@ -27,13 +27,17 @@ _KEYS_SHOWN = 8
 
 @dataclass
 class Merged:
-    """The tree, the files it was read from (the spec first), the problems found so far and a digest of all bytes."""
+    """A spec with what it extends."""
 
     document: Document
     data: Any
+    """The tree as mappings, lists and scalars."""
     files: tuple[Path, ...]
+    """The files that it was read from, the spec first."""
     problems: list[Diagnostic]
+    """The problems found so far."""
     sha256: str
+    """A digest of all bytes that were read."""
 
 
 @dataclass
@@ -129,36 +133,41 @@ CloneFailed."""
 
 
 class CloneFailed(Exception):  # noqa: N818 - an outcome: a problem at a place of the file
-    """What git said."""
+    """A repository can't be had; the message is git's."""
 
 
 @dataclass(frozen=True, slots=True)
 class TranslationSource:
-    """A file as it was read. root: the directory that no path may leave. agent: `module:Class` of the call. clone:
-    gets a repository; None where that is not possible."""
+    """A file as it was read, before its translation."""
 
     merged: Merged
     path: Path
     root: Path
+    """The directory that no path may leave."""
     agent: str | None
+    """`module:Class` of the call."""
     clone: Clone | None = None
+    """Gets a repository; None where that is not possible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Translation:
-    """A Keystone spec as a tree. warnings: about the file, each at its place. files: further files that were read for
-    it, withheld from the agent like the spec itself; their bytes belong into the spec's digest. visible: files that
-    belong into the digest, too, but the agent may see. hidden: files that were not read, and are withheld, too.
-    problems: what is wrong with the file; nothing runs then, and the rest of the tree is there so that everything else
-    that is wrong with it is told at once."""
+    """A Keystone spec as a tree, made from a file of another tool."""
 
     node: MappingNode
     rules: RunRules
     warnings: tuple[Diagnostic, ...] = ()
+    """About the file, each at its place."""
     files: tuple[Path, ...] = ()
+    """Further files that were read. They are withheld from the agent like the spec, and their bytes belong to the
+    spec's digest."""
     visible: tuple[Path, ...] = ()
+    """Files that belong to the digest too, but that the agent may see."""
     hidden: tuple[Path, ...] = ()
+    """Files that were not read, and are withheld too."""
     problems: tuple[Diagnostic, ...] = ()
+    """What is wrong with the file, so that nothing runs. The rest of the tree is there all the same, so that all other
+    errors in it are reported at once."""
 
     def applied_to(self, merged: Merged) -> Merged:
         """The translated tree in place of the file's own, its digest over all files that were read."""

@@ -63,7 +63,7 @@ _ADVICE = (
 
 
 class Unrepresentable(ValueError):  # noqa: N818 - an outcome: the caller knows the place
-    """A plain scalar that the core schema reads as a number no machine needs."""
+    """A plain scalar is a number that is too large to be used; the message says how large."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ class _Builder:
         if isinstance(value, str):
             return value
         self._problem(
-            node, "a key that is no text", found=show_value(value), help_text=f'write "{node.value}" in quotes'
+            node, "a key that is not a text", found=show_value(value), help_text=f'write "{node.value}" in quotes'
         )
         return None
 

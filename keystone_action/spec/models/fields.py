@@ -1,13 +1,12 @@
-"""What every model of a spec file is made of: the strict base, and the markers that give a field its meaning.
+"""What every model of a spec file is made of: the strict base, markers that give a field its meaning, and unions.
 
-A marker in a field's annotation is all that the rest of the house needs to know about it: the loader checks
-paths, patterns and service names at the field's line, withholding collects the author's files, and the sandbox
-looks up the first word of commands. A check type of a third party gets all of it by annotating its fields.
+A marker in a field's annotation is all that the rest of the house needs to know about the field: the loader checks
+paths, patterns and service names at the field's line, withholding collects the author's files, and the sandbox looks up
+the first word of commands. A check type of a third party gets all of it by annotating its fields.
 
-Unions of a spec, told apart by what was written: a text, a list or a mapping, or by the mapping's `type`.
-
-pydantic would otherwise try every member and report the failures of all; so only the one that was meant is reported.
-Tags are in angle brackets, so that no tag is ever taken for a key of the file.
+The members of a union are told apart by what was written: a text, a list, a mapping, or the mapping's `type`. pydantic
+would otherwise try every member and report the failures of all; this way only the one that was meant is reported. Tags
+are in angle brackets, so that no tag is ever taken for a key of the file.
 """
 
 from __future__ import annotations

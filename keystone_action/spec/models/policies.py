@@ -1,9 +1,8 @@
 """What a cell may do and what is watched: network, determinism, audit, forbidden, resources (spec.md 1.5 and 1.6).
 
-Hosts as `network.egress.allow` names them: `host`, `*.example.com`, an address, each with `:port` or without.
-
-What is compared is always a name in its one spelling (lower case, no dot at the end, IDNA in its ASCII form) or an
-address as a number, never text that a client chose.
+`network.egress.allow` names hosts as `host`, `*.example.com` or an address, each with `:port` or without. What is
+compared is always a name in its one spelling (lower case, no dot at the end, IDNA in its ASCII form) or an address as a
+number, never text that a client chose.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def parse_host(text: str) -> str | IPAddress:
     if _NUMBER.fullmatch(name):
         return _address(name, ipaddress.IPv4Address)
     if len(name) > _LONGEST or _NAME.fullmatch(name) is None:
-        raise ValueError(f"{text!r} is no host name")
+        raise ValueError(f"{text!r} is not a host name")
     return name
 
 
@@ -51,7 +50,7 @@ def parse_port(text: str) -> int:
     """1 to 65535. Raises ValueError with a sentence."""
     # int() would take digits of other scripts, signs, blanks and underscores.
     if _PORT.fullmatch(text) is None or not 1 <= int(text) <= 65535:
-        raise ValueError(f"{text!r} is no port")
+        raise ValueError(f"{text!r} is not a port")
     return int(text)
 
 
@@ -119,14 +118,14 @@ def _ascii(text: str) -> str:
     try:
         return idna.encode(name, uts46=True).decode("ascii").lower()
     except idna.IDNAError as error:
-        raise ValueError(f"{text!r} is no host name: {error}") from None
+        raise ValueError(f"{text!r} is not a host name: {error}") from None
 
 
 def _address(text: str, kind: type[IPAddress]) -> IPAddress:
     try:
         found = kind(text)
     except ValueError:
-        raise ValueError(f"{text!r} is no address") from None
+        raise ValueError(f"{text!r} is not an address") from None
     if isinstance(found, ipaddress.IPv6Address):
         if found.scope_id is not None:
             raise ValueError(f"{text!r} is an address of one link only")
@@ -139,7 +138,7 @@ def _glob(text: str) -> str:
     head, dot, rest = text.partition(".")
     name = f"{head}.{_ascii(rest)}" if dot and head == "*" and "*" not in rest else text.lower().removesuffix(".")
     if name != "*" and (len(name) > _LONGEST or _GLOB.fullmatch(name) is None):
-        raise ValueError(f"{text!r} is no pattern of host names")
+        raise ValueError(f"{text!r} is not a pattern of host names")
     return name
 
 

@@ -1,7 +1,4 @@
-"""`task` and `setup`: what the agent is asked to do, and what is done before it starts (spec.md 1).
-
-`fixtures` and `secrets`: what is laid out for the agent before it starts (spec.md 1.3 and 1.4).
-"""
+"""What a cell begins with: `task`, `setup`, `fixtures` and `secrets` (spec.md 1, 1.3 and 1.4)."""
 
 from __future__ import annotations
 
