@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keystone_action.evidence.trace import AGENT_RESULT
 
 if TYPE_CHECKING:
+    from keystone_action.errors import KeystoneError
     from keystone_action.evidence.trace import Trace
+    from keystone_action.evidence.writes import WriteLog
     from keystone_action.files.snapshot import Change, FileState
 
 
@@ -176,36 +178,195 @@ class RequestLog(Protocol):
         """In the order they came in. Reads the journal on disk."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """All that invariants may read.
+class ObservedService(Protocol):
+    """A service of a cell as judging sees it, whether it still serves or was sealed."""
 
-    workspace: the workspace as the agent left it (its processes are gone). changes: against the snapshot that was
-    taken before the agent started. audit_log and trace: our own copies, always there, possibly empty. patch: the same
-    changes as a unified diff, as `diff.patch` has it, bytes that are no UTF-8 as os.fsdecode gives them; patch_cut:
-    what it does not have whole, in sentences. observed:
-    what the agent did, as far as the gateway, a trace or a result with tool calls tells; None where there is none of
-    them. declared: the agent's own word on it, from its transcript or its result.
-    """
+    @property
+    def for_agent(self) -> Address: ...
+    @property
+    def for_host(self) -> Address: ...
+
+    @property
+    def database(self) -> Database | None:
+        """What checks ask by sql, where the service is a database."""
+
+    @property
+    def requests(self) -> RequestLog | None:
+        """What it recorded of this cell, where it records."""
+
+    @property
+    def writes(self) -> WriteLog | None:
+        """What was written into it, where it is a database and a rule or the audit log wants to know."""
+
+    def require_whole_record(self) -> None:
+        """Raises OutputError where something that clients sent is not on record."""
+
+    def require_unbroken(self) -> None:
+        """Raises ServiceError where the server crashed while the cell used it. Blocking."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEvidence:
+    """The workspace before and after the agent."""
+
+    before: Mapping[str, FileState] = field(default_factory=dict)
+    after: Mapping[str, FileState] = field(default_factory=dict)
+
+    changes: tuple[Change, ...] = ()
+    """How `after` differs from the snapshot that was taken before the agent started."""
+
+    all_changes: tuple[Change, ...] = ()
+    """With those in `.git` and of empty directories; empty where neither a rule nor the audit log asks for them."""
+
+    patch: str = ""
+    """The changes as a unified diff, as `diff.patch` has it; bytes that are not UTF-8 as os.fsdecode gives them."""
+
+    patch_cut: tuple[str, ...] = ()
+    """What the patch does not show whole, in sentences."""
+
+    originals: Path | None = None
+    """What the workspace held before the agent, without `.git`; None when it was empty."""
+
+    unreadable: str = ""
+    """The sentence that disqualifies a cell whose agent closed files to us; empty where all could be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditEvidence:
+    """What we wrote down while the cell ran."""
+
+    log: Path
+    """`audit.jsonl`: always there, possibly empty."""
+
+    agent_start: int = 0
+    """The byte of the log where the agent started."""
+
+    own_addresses: frozenset[tuple[str, int]] = frozenset()
+    """Hosts and ports of ours that the agent has to reach, which count for no rule."""
+
+    is_full: bool = False
+    """Whether the egress proxy wrote down only the first attempts to get out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCall:
+    """A call of a tool that a model asked for, as the gateway saw it: when, and with which arguments, whole."""
+
+    ts: str
+    arguments: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderFaults:
+    """What providers did wrong, in sentences that are empty where there is nothing to say."""
+
+    hopeless: str = ""
+    """Why the gateway gave a provider up."""
+
+    failure: str = ""
+    """Why the provider is at fault when the agent then failed."""
+
+    is_certain: bool = False
+    """Whether the failure is the same in every run."""
+
+    is_rate_limited: bool = False
+    """Whether the last request that was not answered was one too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayEvidence:
+    """How the recording fitted that models were replayed from."""
+
+    recorded_at: str
+    """When it was recorded, in UTC as ISO 8601."""
+
+    answered: int = 0
+    left_over: int = 0
+    """Recorded answers that nobody asked for."""
+
+    stale: tuple[str, ...] = ()
+    """Sentences on the first requests that differed from the recorded ones."""
+
+    misses: bool = False
+    """Whether a request had no recorded answer, or could not be compared."""
+
+    is_changed: bool = False
+    """Whether the change that is tested touched the recording, or may have."""
+
+    uncompared: str = ""
+    """Why nobody knows whether it did; empty when that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelEvidence:
+    """What passed the gateway of a cell."""
+
+    answered: bool = False
+    """Whether a provider, or a recording, answered."""
+
+    asked: bool = False
+    """Whether anything was asked, refused requests included."""
+
+    cost_usd: float | None = None
+    """US dollars that were paid now; None where nothing was answered or a price is not known."""
+
+    calls: tuple[ModelCall, ...] = ()
+    tool_calls: int = 0
+    """Calls of tools that providers answered with, those of requests that failed later too."""
+
+    faults: ProviderFaults = ProviderFaults()
+    replay: ReplayEvidence | None = None
+    leaks: tuple[tuple[int, str], ...] = ()
+    """Requests, counted from 1, that held a secret, with its name."""
+
+    keys: tuple[str, ...] = field(default=(), repr=False)
+    """The real keys of providers, to be looked for; never written to a folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that judging may read of a cell."""
 
     cell_id: str
-    workspace: Path
     task_prompt: str
     params: Mapping[str, Any]
     agent: AgentRun
-    changes: tuple[Change, ...]
-    before: Mapping[str, FileState]
-    after: Mapping[str, FileState]
-    services: Mapping[str, Address]
-    databases: Mapping[str, Database]
-    request_logs: Mapping[str, RequestLog]
-    audit_log: Path
+
+    workspace: Path
+    """As the agent left it; its processes are gone."""
+
+    files: FileEvidence = FileEvidence()
+    audit: AuditEvidence
+
     trace: Path
-    secrets: tuple[str, ...] = ()
-    patch: str = ""
-    patch_cut: tuple[str, ...] = ()
+    """Our own copy of what is observed, `trace.jsonl`: always there, possibly empty."""
+
     observed: Trace | None = None
+    """What the agent did, by the gateway, a transcript or a result with tool calls; None without any of them."""
+
     declared: Trace | None = None
+    """The agent's own word on what it did, from its transcript or its result."""
+
+    models: ModelEvidence | None = None
+    """None for a cell without a gateway."""
+
+    services: Mapping[str, ObservedService] = field(default_factory=dict)
+
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """The values of the spec's secrets, to be masked and looked for; never written to a folder."""
+
+    broken: KeystoneError | None = None
+    """What of ours broke while or after the agent ran: then nothing counts but rules that were violated for certain."""
+
+    def database(self, service: str) -> Database | None:
+        """What sql asks of a service; None where there is no such service, or it is not a database."""
+        found = self.services.get(service)
+        return None if found is None else found.database
+
+    def request_log(self, service: str) -> RequestLog | None:
+        """What a mock recorded; None where there is no such service, or it does not record."""
+        found = self.services.get(service)
+        return None if found is None else found.requests
 
     @property
     def answer_trace(self) -> Trace | None:

@@ -145,16 +145,8 @@ class CheckContext(Protocol):
         that are valid there."""
 
     @property
-    def service_addresses(self) -> Mapping[str, Mapping[str, Any]]:
-        """Addresses of services for a check that runs on the host, as KeystoneContext has them."""
-
-    @property
     def judge(self) -> Judge:
         """The run's judge: clients, cache and keys from our own environment."""
-
-    @property
-    def originals(self) -> Path | None:
-        """What the workspace held before the agent ran, without `.git`; None when it was empty."""
 
     @property
     def agent_directory(self) -> Path | None:

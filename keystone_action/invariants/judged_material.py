@@ -110,13 +110,13 @@ def _printed_material(shown: str, long: LongText | None, most: int | None) -> Ma
 
 
 def _diff(evidence: Evidence, most: int | None) -> Material:
-    if not evidence.changes:
+    if not evidence.files.changes:
         raise NothingToJudge("the agent changed no file: there is no diff")
-    if evidence.patch_cut and most is None:
-        raise NothingToJudge(f"the diff does not show all that changed: {'; '.join(evidence.patch_cut[:3])}")
-    patch = evidence.patch.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    text = patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.changes)
-    return Material(text, evidence.patch_cut[:3])
+    if evidence.files.patch_cut and most is None:
+        raise NothingToJudge(f"the diff does not show all that changed: {'; '.join(evidence.files.patch_cut[:3])}")
+    patch = evidence.files.patch.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    text = patch or "\n".join(f"{c.change}: {display_path(c.path)}" for c in evidence.files.changes)
+    return Material(text, evidence.files.patch_cut[:3])
 
 
 def _trace(evidence: Evidence, most: int | None) -> Material:
@@ -156,7 +156,7 @@ def _file(evidence: Evidence, path: str, most: int | None) -> Material:
 
 def _request(evidence: Evidence, source: str, most: int | None) -> Material:
     service, _, field = source.partition(".")
-    log = evidence.request_logs.get(service)
+    log = evidence.request_log(service)
     if log is None:
         raise BadSource(f"the service {service} records nothing; input_from needs an http_mock with record: true")
     try:
@@ -181,8 +181,8 @@ def _workspace(evidence: Evidence, most: int | None) -> Material:
     """Changed files first, then the others, each under a header that no file's content can forge: it carries a digest
     of all that follows."""
     limit = WHOLE_LIMIT if most is None else MATERIAL_LIMIT
-    changed = {change.path: change.change for change in evidence.changes}
-    entries = {path: state for path, state in evidence.after.items() if state.kind != "directory"}
+    changed = {change.path: change.change for change in evidence.files.changes}
+    entries = {path: state for path, state in evidence.files.after.items() if state.kind != "directory"}
     hidden = {path for path in entries if not _VENDORED.isdisjoint(path.split("/"))}
     order = sorted(entries.keys() - hidden, key=lambda path: (path not in changed, path))
     parts: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ from keystone_action.runner.preflight import GatedSpecs, check_scorers, prefligh
 from keystone_action.runner.scheduler import Schedule, run_cells
 from keystone_action.runner.shared_services import most_at_once
 from keystone_action.runner.start import start_run
-from keystone_action.runner.started_run import RunUnderWay
+from keystone_action.runner.started_run import PlannedRun, StartedRun
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.scoring.aggregate import paid, with_money_of, with_tries_of
 from keystone_action.scoring.document import RESULTS_FILE
@@ -126,22 +126,26 @@ async def _run(
                     assembly.results.update({cell_id: entry.cell for cell_id, entry in finished.items()})
                     assembly.isolated.update({cell_id: entry.sandbox for cell_id, entry in finished.items()})
                 stop.so_far = so_far
-                under_way = RunUnderWay(
+                planned_run = PlannedRun(
                     options=options,
                     progress=progress,
                     specs=specs,
-                    planned=planned,
-                    directory=directory,
+                    plan=planned,
                     run_id=run_id,
+                    directory=directory,
                     facilities=facilities,
-                    identified=identification.ready,
-                    spending=spending,
                 )
-                await start_run(under_way, stack, early)
-                assembly.sandbox = under_way.provider
-                if under_way.containers is not None:
-                    stop.hurry.append(under_way.containers.hurry)
-                left_out = await _run_cells(under_way, journal, assembly, identification, finished, before)
+                finished_cells = FinishedCells(journal, _announcer(assembly, progress))
+
+                async def may_start_agent() -> None:
+                    await identification.ready()
+                    await finished_cells.written()
+
+                started_run = await start_run(planned_run, spending, may_start_agent, stack, early)
+                assembly.sandbox = started_run.provider
+                if started_run.containers is not None:
+                    stop.hurry.append(started_run.containers.hurry)
+                left_out = await _run_cells(started_run, finished_cells, assembly, identification, finished, before)
     except BaseExceptionGroup as group:
         raise only_error(group) from group
     if stop.so_far is None:  # the results of what is to be resumed are not read yet, and must not be lost
@@ -150,23 +154,23 @@ async def _run(
 
 
 async def _run_cells(
-    under_way: RunUnderWay,
-    journal: Journal,
+    run: StartedRun,
+    finished_cells: FinishedCells,
     assembly: Assembly,
     identification: Identification,
     finished: Mapping[str, JournalEntry],
     before: Mapping[str, CellResult],
 ) -> list[str]:
     """Run what is not finished; the sentences for cells that were left out. before: the results of an earlier call."""
-    options, progress, planned = under_way.options, under_way.progress, under_way.planned
-    spending = under_way.spending
+    options, progress, planned = run.planned.options, run.planned.progress, run.planned.plan
+    spending = run.spending
     cells = [cell for cell in planned.cells if cell.id not in finished]
     progress.started(
-        cells=len(planned.cells), finished=len(finished), output=under_way.directory, notices=assembly.notices()
+        cells=len(planned.cells), finished=len(finished), output=run.planned.directory, notices=assembly.notices()
     )
 
     async def run_one(cell: Cell) -> Attempt:
-        return await run_cell(cell, under_way)
+        return await run_cell(cell, run)
 
     async def entry_of(cell: Cell, result: CellResult) -> JournalEntry:
         await identification.of(cell)
@@ -176,13 +180,6 @@ async def _run_cells(
         assembly.results[cell.id] = result  # if the next cell hangs, the results have it though it was not announced
         return JournalEntry(spec.id, cell.loaded.sha256, result, sandbox_of(assembly, spec))
 
-    def announce(cell: Cell, result: CellResult) -> None:
-        assembly.results[cell.id] = result
-        assembly.isolated[cell.id] = sandbox_of(assembly, cell.loaded.spec)
-        progress.cell(cell.loaded.spec.id, result)
-
-    finished_cells = FinishedCells(journal, announce)
-    under_way.written = finished_cells.written
     schedule, notices = make_schedule(planned, options, assembly.results, spending.refusal)
     async with anyio.create_task_group() as group:
         if options.running.resume is None:
@@ -192,6 +189,15 @@ async def _run_cells(
     for notice in found:
         progress.note(notice)
     return found
+
+
+def _announcer(assembly: Assembly, progress: Progress) -> Callable[[Cell, CellResult], None]:
+    def announce(cell: Cell, result: CellResult) -> None:
+        assembly.results[cell.id] = result
+        assembly.isolated[cell.id] = sandbox_of(assembly, cell.loaded.spec)
+        progress.cell(cell.loaded.spec.id, result)
+
+    return announce
 
 
 def make_schedule(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,73 +14,105 @@ from keystone_action.evidence.masking import Masker
 from keystone_action.runner.cell.shared_copies import FirstCopies, KeptSetups
 from keystone_action.runner.journal.identification import script_folders
 from keystone_action.runner.model_access import LazyGateways, LazyJudge, provider_keys
-from keystone_action.runner.roots import HostCheckouts, Roots, copy_certificates
-from keystone_action.runner.secrets import keys_handed_out, resolve_secrets
+from keystone_action.runner.roots import Certificates, HostCheckouts, Roots, copy_certificates
+from keystone_action.runner.secrets import SpecSecrets, keys_handed_out, resolve_secrets
 from keystone_action.runner.shared_services import neighbours_of_specs
-from keystone_action.runner.started_run import RunUnderWay, run_shielded
+from keystone_action.runner.started_run import (
+    AgentVersions,
+    AuthorFiles,
+    AuthorMaterial,
+    PlannedRun,
+    RunServers,
+    SharedCopies,
+    StartedRun,
+    run_shielded,
+)
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.spec.loading.loaded_spec import enclosing_root
 
 if TYPE_CHECKING:
+    from keystone_action.runner.model_access import Spending
     from keystone_action.runner.shared_services import Containers
     from keystone_action.sandbox.processes.client import Launching
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
 
 
-async def start_run(run: RunUnderWay, stack: AsyncExitStack, early: Launching | None = None) -> None:
-    """Everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse order.
-    early: what was begun of the process sandbox.
+async def start_run(
+    planned: PlannedRun,
+    spending: Spending,
+    may_start_agent: Callable[[], Awaitable[None]],
+    stack: AsyncExitStack,
+    early: Launching | None = None,
+) -> StartedRun:
+    """Start everything but services, which the first cell that needs them starts. `stack` stops it all, in reverse
+    order. early: what was begun of the process sandbox.
 
     Raises SandboxError. A secret that can't be resolved is told by the cells of its spec.
     """
-    options, progress = run.options, run.progress
-    run.roots = _roots(run, stack)
+    options, progress = planned.options, planned.progress
+    roots = _make_roots(planned, stack)
     # The engine's machine may see another directory of ours, but not the system's temporary one.
-    elsewhere = run.facilities.images and options.caller.scratch is not None
-    run.container_roots = _roots(run, stack, options.caller.scratch) if elsewhere else run.roots
-    run.secrets = {
-        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in run.wanted
+    elsewhere = planned.facilities.images and options.caller.scratch is not None
+    container_roots = _make_roots(planned, stack, options.caller.scratch) if elsewhere else roots
+    secrets = {
+        loaded.spec.id: await anyio.to_thread.run_sync(resolve_secrets, loaded, options) for loaded in planned.wanted
     }
-    values = tuple(value for entry in run.secrets.values() for value in entry.values.values())
-    values += tuple(value for loaded in run.wanted for value in keys_handed_out(loaded, options.caller.environ))
-    values += provider_keys(run.planned.cells, options)
+    values = tuple(value for entry in secrets.values() for value in entry.values.values())
+    values += tuple(value for loaded in planned.wanted for value in keys_handed_out(loaded, options.caller.environ))
+    values += provider_keys(planned.plan.cells, options)
     progress.secrets(values)
-    for loaded in run.wanted:
-        run.author_files.add_all(loaded.author_files, loaded.withheld)
-    run.host = HostCheckouts(run.roots.cells)
-    run.kept_setups = KeptSetups(run.roots.private)
-    run.first_copies = FirstCopies(run.roots.private)
-    await _find_certificates(run)
-    left_out = [run.directory, options.caller.directory / ".keystone", run.roots.path, run.container_roots.path]
-    await anyio.to_thread.run_sync(
-        run.host.add_all, [one.directory for one in run.wanted if script_folders(one)], left_out
-    )
-    hidden = [run.directory, *_checkouts(run.specs)]
-    provider = await process.start(run.roots.sandboxes, hidden=hidden, early=early)
+    masker = Masker(values)
+    author = await _take_author_material(planned, secrets, roots, container_roots)
+    hidden = [planned.directory, *_checkouts(planned.specs)]
+    provider = await process.start(roots.sandboxes, hidden=hidden, early=early)
     stack.push_async_callback(run_shielded, provider.close)
-    run.provider = provider
-    run.masker = Masker(values)
-    run.containers = _containers(run)
-    if run.containers is not None:
-        stack.push_async_callback(run_shielded, run.containers.close)
+    containers = _open_containers(planned, container_roots, provider, masker)
+    if containers is not None:
+        stack.push_async_callback(run_shielded, containers.close)
         if options.images.docker_network is not None:
-            await stack.enter_async_context(run.containers.networks.membership(options.images.docker_network))
-    if any(loaded.spec.services for loaded in run.specs):
-        _open_service_pool(run, provider, stack)
-    run.gateways = LazyGateways()
-    stack.push_async_callback(run_shielded, run.gateways.close)
-    run.judge = LazyJudge(options, progress, run.spending)
-    run.neighbours = neighbours_of_specs(options, run.planned)
+            await stack.enter_async_context(containers.networks.membership(options.images.docker_network))
+    return StartedRun(
+        planned=planned,
+        may_start_agent=may_start_agent,
+        roots=roots,
+        container_roots=container_roots,
+        provider=provider,
+        containers=containers,
+        servers=_open_servers(planned, provider, containers, stack),
+        author=author,
+        copies=SharedCopies(workspaces=FirstCopies(roots.private), setups=KeptSetups(roots.private)),
+        versions=AgentVersions(),
+        neighbours=neighbours_of_specs(options, planned.plan),
+        judge=LazyJudge(options, progress, spending),
+        masker=masker,
+        spending=spending,
+    )
 
 
-async def _find_certificates(run: RunUnderWay) -> None:
+async def _take_author_material(
+    planned: PlannedRun, secrets: Mapping[str, SpecSecrets], roots: Roots, container_roots: Roots
+) -> AuthorMaterial:
+    """Raises HarnessError."""
+    files = AuthorFiles()
+    for loaded in planned.wanted:
+        files.add_all(loaded.author_files, loaded.withheld)
+    certificates = await _find_certificates(planned, roots)
+    host = HostCheckouts(roots.cells)
+    left_out = [planned.directory, planned.options.caller.directory / ".keystone", roots.path, container_roots.path]
+    folders = [one.directory for one in planned.wanted if script_folders(one)]
+    await anyio.to_thread.run_sync(host.add_all, folders, left_out)
+    return AuthorMaterial(secrets=secrets, files=files, host=host, certificates=certificates)
+
+
+async def _find_certificates(planned: PlannedRun, roots: Roots) -> Certificates:
     """Raises SandboxError."""
-    if any(one.spec.setup.packages or one.spec.setup.commands for one in run.wanted):
-        folder = run.roots.path / "certificates"
-        try:
-            run.certificates = await anyio.to_thread.run_sync(copy_certificates, run.options.caller.environ, folder)
-        except OSError as error:
-            raise SandboxError(f"the host's certificates can't be copied to {folder}: {error.strerror}") from error
+    if not any(one.spec.setup.packages or one.spec.setup.commands for one in planned.wanted):
+        return Certificates()
+    folder = roots.path / "certificates"
+    try:
+        return await anyio.to_thread.run_sync(copy_certificates, planned.options.caller.environ, folder)
+    except OSError as error:
+        raise SandboxError(f"the host's certificates can't be copied to {folder}: {error.strerror}") from error
 
 
 def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
@@ -88,40 +120,49 @@ def _checkouts(specs: Sequence[LoadedSpec]) -> list[Path]:
     return sorted(found | {root for one in specs for root in one.further_roots})
 
 
-def _roots(run: RunUnderWay, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
-    roots = Roots(run.run_id, parent)
-    if run.options.running.keep:
-        run.progress.note(f"workspaces are kept in {roots.path}")
+def _make_roots(planned: PlannedRun, stack: AsyncExitStack, parent: Path | None = None) -> Roots:
+    roots = Roots(planned.run_id, parent)
+    if planned.options.running.keep:
+        planned.progress.note(f"workspaces are kept in {roots.path}")
     else:
         stack.push_async_callback(_in_thread, roots.remove)
     return roots
 
 
-def _open_service_pool(run: RunUnderWay, provider: process.ProcessSandboxes, stack: AsyncExitStack) -> None:
+def _open_servers(
+    planned: PlannedRun, provider: process.ProcessSandboxes, containers: Containers | None, stack: AsyncExitStack
+) -> RunServers:
+    gateways = LazyGateways()
+    if not any(loaded.spec.services for loaded in planned.specs):
+        stack.push_async_callback(run_shielded, gateways.close)
+        return RunServers(gateways=gateways)
     from keystone_action.runner.shared_services import ServicePool, ServicesStarter
 
-    starter = ServicesStarter(provider, run.containers)
+    starter = ServicesStarter(provider, containers)
     stack.push_async_callback(run_shielded, starter.close)
-    run.service_defects = lambda: starter.defects
-    run.services = ServicePool(starter)
-    stack.push_async_callback(run_shielded, run.services.close)
+    pool = ServicePool(starter)
+    stack.push_async_callback(run_shielded, pool.close)
+    stack.push_async_callback(run_shielded, gateways.close)
+    return RunServers(gateways=gateways, pool=pool, defects=lambda: starter.defects)
 
 
-def _containers(run: RunUnderWay) -> Containers | None:
-    client = run.facilities.client
+def _open_containers(
+    planned: PlannedRun, roots: Roots, provider: process.ProcessSandboxes, masker: Masker
+) -> Containers | None:
+    client = planned.facilities.client
     if client is None:
         return None
     from keystone_action.runner.shared_services import Containers
 
     return Containers(
         client,
-        run.run_id,
-        root=run.container_roots.sandboxes / "containers",
-        host=run.provider,
-        options=run.options,
-        progress=run.progress,
-        logs=run.directory / "services",
-        mask=run.masker.text,
+        planned.run_id,
+        root=roots.sandboxes / "containers",
+        host=provider,
+        options=planned.options,
+        progress=planned.progress,
+        logs=planned.directory / "services",
+        mask=masker.text,
     )
 
 

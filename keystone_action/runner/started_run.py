@@ -1,4 +1,4 @@
-"""The one record of a run under way, which all its cells share."""
+"""What a run was asked for (`run.py`), and what its cells share once it was started (`start.py`)."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from typing import TYPE_CHECKING
 import anyio
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.shared_copies import FirstCopies
-from keystone_action.runner.roots import CellRoots, Certificates, Roots
 from keystone_action.spec.loading.author_files import read_below
 
 if TYPE_CHECKING:
     from keystone_action.evidence.masking import Masker
     from keystone_action.judge.judgement import Judge
     from keystone_action.options.model import Options
-    from keystone_action.runner.cell.shared_copies import KeptSetups
+    from keystone_action.runner.cell.shared_copies import FirstCopies, KeptSetups
     from keystone_action.runner.model_access import LazyGateways, Spending
     from keystone_action.runner.preflight import Facilities
     from keystone_action.runner.progress import Progress
-    from keystone_action.runner.roots import HostCheckouts
+    from keystone_action.runner.roots import CellRoots, Certificates, HostCheckouts, Roots
     from keystone_action.runner.secrets import SpecSecrets
     from keystone_action.runner.shared_services import Containers, Neighbours, ServicePool
     from keystone_action.sandbox.protocol import SandboxProvider
@@ -70,78 +68,137 @@ class AuthorFiles:
             raise FileNotFoundError(f"{path} was not there when the run started") from None
 
 
-@dataclass(kw_only=True)
-class RunUnderWay:
-    """What all cells of a run share: what the run was asked for, then what `start.py` makes of it.
+class AgentVersions:
+    """The versions of known agents, each asked once a run, by spec, image and program."""
 
-    directory: for results. facilities: what preflight found. identified: to be awaited before an agent starts, see
-    `parts/identify.py`. spending: of agents and judges. written: to be awaited before an agent starts, see
-    `parts/finished_cells.py`.
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, str | None, str], str | None] = {}
 
-    roots: private directories of the run. container_roots: those of cells in containers. provider: the process sandbox,
-    also of the author's own scripts. containers: the engine, where there is one. services: set where a spec has some.
-    gateways: those to models. versions: of known agents, by spec, image and program. service_defects: what went wrong
-    in our own mock server so far. secrets: by spec id. neighbours: by spec id, what runs beside its cells.
-    author_files: bytes of the author's files, read before the first agent started. host: what scripts on the host find.
-    kept_setups: what `setup` left in cells of the process sandbox. certificates: of the host, for `setup` there.
-    first_copies: of workspaces, which cells of a spec share.
-    """
+    async def of(self, key: tuple[str, str | None, str], ask: Callable[[], Awaitable[str | None]]) -> str | None:
+        """The version; None where the program does not tell."""
+        if key not in self._known:
+            self._known[key] = await ask()
+        return self._known[key]
+
+    def known(self, key: tuple[str, str | None, str]) -> str | None:
+        """The version, as far as it was asked for."""
+        return self._known.get(key)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedRun:
+    """What a run was asked for, before anything of it is started."""
 
     options: Options
     progress: Progress
     specs: Sequence[LoadedSpec]
-    planned: Plan
-    directory: Path
+    plan: Plan
     run_id: str
-    facilities: Facilities
-    identified: Callable[[], Awaitable[None]]
-    spending: Spending
-    written: Callable[[], Awaitable[None]] = field(init=False)
 
-    roots: Roots = field(init=False)
-    container_roots: Roots = field(init=False)
-    provider: SandboxProvider = field(init=False)
-    containers: Containers | None = None
-    services: ServicePool = field(init=False)
-    gateways: LazyGateways = field(init=False)
-    versions: dict[tuple[str, str | None, str], str | None] = field(default_factory=dict)
-    service_defects: Callable[[], tuple[str, ...]] = tuple
-    judge: Judge = field(init=False)
-    masker: Masker = field(init=False)
-    secrets: Mapping[str, SpecSecrets] = field(default_factory=dict)
-    neighbours: Mapping[str, Neighbours] = field(default_factory=dict)
-    author_files: AuthorFiles = field(default_factory=AuthorFiles)
-    host: HostCheckouts = field(init=False)
-    kept_setups: KeptSetups = field(init=False)
-    first_copies: FirstCopies = field(init=False)
-    certificates: Certificates = field(default_factory=Certificates)
+    directory: Path
+    """For results."""
+
+    facilities: Facilities
+    """What the cells run in, as preflight found it."""
 
     @property
     def wanted(self) -> list[LoadedSpec]:
         """The specs that have a cell in this run."""
-        ids = {cell.loaded.spec.id for cell in self.planned.cells}
+        ids = {cell.loaded.spec.id for cell in self.plan.cells}
         return [loaded for loaded in self.specs if loaded.spec.id in ids]
+
+    def image(self, cell: Cell) -> str | None:
+        """The image that a cell in a container runs in; None for a cell in the process sandbox."""
+        return self.facilities.images.get(cell.loaded.spec.id)
 
     @cached_property
     def results_places(self) -> set[Path]:
-        """Where results are, this run's and earlier ones: they may lie inside of what is copied."""
+        """See the function of this name."""
         return results_places(self.directory, self.options)
 
     @cached_property
     def _scenario_sizes(self) -> Counter[tuple[str, str]]:
-        return Counter((cell.loaded.spec.id, cell.scenario.id) for cell in self.planned.cells)
+        return Counter((cell.loaded.spec.id, cell.scenario.id) for cell in self.plan.cells)
 
     def has_alike(self, cell: Cell) -> bool:
-        """Whether the run has another cell of its scenario."""
+        """Whether the run has another cell of this one's scenario."""
         return self._scenario_sizes[cell.loaded.spec.id, cell.scenario.id] > 1
 
-    def image(self, cell: Cell) -> str | None:
-        """What a cell in a container runs in; None for one in the process sandbox."""
-        return self.facilities.images.get(cell.loaded.spec.id)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunServers:
+    """What serves the cells of a run."""
+
+    gateways: LazyGateways
+    """Those to models."""
+
+    pool: ServicePool | None = None
+    """The services of specs; None where no spec has any."""
+
+    defects: Callable[[], tuple[str, ...]] = tuple
+    """What went wrong in our own mock server so far."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorMaterial:
+    """What the author of the specs gave, as it was before the first agent started."""
+
+    secrets: Mapping[str, SpecSecrets]
+    """By spec id."""
+
+    files: AuthorFiles
+    host: HostCheckouts
+    """What scripts on the host find."""
+
+    certificates: Certificates
+    """Of the host, for `setup` in the process sandbox."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedCopies:
+    """What was made in one cell, or for one, and is copied to others."""
+
+    workspaces: FirstCopies
+    setups: KeptSetups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """What all cells of a run share."""
+
+    planned: PlannedRun
+
+    may_start_agent: Callable[[], Awaitable[None]]
+    """To be awaited before an agent starts: by then the run is identified, and finished cells are on the disk."""
+
+    roots: Roots
+    """The run's private directories."""
+
+    container_roots: Roots
+    """Those of cells in containers."""
+
+    provider: SandboxProvider
+    """The process sandbox, which the author's own scripts run in too."""
+
+    containers: Containers | None
+    """The container engine, where there is one."""
+
+    servers: RunServers
+    author: AuthorMaterial
+    copies: SharedCopies
+    versions: AgentVersions
+
+    neighbours: Mapping[str, Neighbours]
+    """By spec id, what runs beside its cells."""
+
+    judge: Judge
+    masker: Masker
+    spending: Spending
+    """Of agents and judges."""
 
     def cell_roots(self, cell: Cell) -> CellRoots:
-        """The directories of one attempt at a cell."""
-        return (self.roots if self.image(cell) is None else self.container_roots).cell(cell)
+        """New directories for one attempt at a cell."""
+        return (self.roots if self.planned.image(cell) is None else self.container_roots).cell(cell)
 
 
 def hidden_places(loaded: LoadedSpec, options: Options) -> set[Path]:
@@ -172,6 +229,6 @@ def results_places(directory: Path, options: Options) -> set[Path]:
 
 
 async def run_shielded(close: Callable[[], Awaitable[None]]) -> None:
-    """Run a clean-up to its end, also when the cell is being cancelled."""
+    """Run a clean-up to its end, also when the cell or the run is being cancelled."""
     with anyio.CancelScope(shield=True):
         await close()

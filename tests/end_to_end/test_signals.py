@@ -148,7 +148,7 @@ def test_a_second_signal_loses_no_result_of_the_first(driven: Any) -> None:
 def test_a_thread_that_hangs_keeps_neither_the_process_nor_the_results(driven: Any) -> None:
     second = "only=lambda *_: not once.append(1) and len(once) > 1"
     run = driven(
-        f"{SOON}once = []\nat('runner.cell.cell', 'compare_entries', hang, {second})", spec(audit=WATCHED) + TWO
+        f"{SOON}once = []\nat('runner.cell.seal', 'compare_entries', hang, {second})", spec(audit=WATCHED) + TWO
     )
     run.until("compare_entries")
     run.process.send_signal(INT)
@@ -173,7 +173,7 @@ def test_a_run_that_hangs_says_how_to_remove_what_it_left_on_the_engine(
     driven: Any, image: Callable[[str], str], engine: Engine
 ) -> None:
     text = spec() + f"base: {image(PYTHON)}\nservices: [{{name: db, image: {PYTHON}, command: sleep 900}}]\n"
-    run = driven(f"{SOON}at('runner.cell.cell', 'compare_entries', hang)", text)
+    run = driven(f"{SOON}at('runner.cell.seal', 'compare_entries', hang)", text)
     run.until("compare_entries")
     run.process.send_signal(signal.SIGTERM)
     code, err = run.end()
@@ -196,7 +196,7 @@ def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -
 
 @hostile("signals", "code in C keeps the interpreter's lock for ever", held_by="a watchdog process", sandbox="none")
 @pytest.mark.parametrize(
-    "place", ["at('runner.cell.cell', 'compare_entries', seize)", "at('report.write', 'html_pieces', seize)"]
+    "place", ["at('runner.cell.seal', 'compare_entries', seize)", "at('report.write', 'html_pieces', seize)"]
 )
 def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
     run = driven(f"within('signals', _KILL_SECONDS=2.0)\n{place}")
@@ -227,7 +227,7 @@ def test_the_watchdog_ends_with_the_program(driven: Any) -> None:
 
 @hostile("signals", "a thread of ours hangs in a cell", held_by="the cell is left to itself", sandbox="none")
 def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) -> None:
-    place = f"at('runner.cell.cell', 'compare_entries', hang, {FIRST})"
+    place = f"at('runner.cell.seal', 'compare_entries', hang, {FIRST})"
     given_up = "within('runner.cell.cell', _CLEANUP_SECONDS=1.0, _UNWIND_SECONDS=1.0)\n"
     run = driven(given_up + place, spec(resources="{timeout: 6s}", audit=WATCHED) + TWO)
     code, err = run.end()
@@ -239,7 +239,7 @@ def test_the_limit_of_a_cell_ends_it_though_a_thread_of_ours_hangs(driven: Any) 
 @honest("signals", "a thread of ours hangs in a cell", sandbox="none")
 def test_a_cell_that_takes_its_time_within_its_limit_passes(driven: Any) -> None:
     wait = "lambda name: (open(name + '.reached', 'w'), time.sleep(1))"
-    place = f"at('runner.cell.cell', 'compare_entries', {wait}, {FIRST})"
+    place = f"at('runner.cell.seal', 'compare_entries', {wait}, {FIRST})"
     run = driven(place, spec(resources="{timeout: 60s}", audit=WATCHED) + TWO)
     assert run.end()[0] == 0
     assert run.verdicts == ["pass", "pass"]

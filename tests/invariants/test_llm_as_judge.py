@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 from pydantic import ValidationError
-from support.context import context_of
+from support.context import context_of, make_evidence
 from support.model_server import ModelServer, Reply, answer, error
 
 from keystone_action.evidence.model import AgentRun, Evidence, RecordedRequest
@@ -46,24 +46,12 @@ def evidence(directory: Path, **more: Any) -> Evidence:
         target.write_bytes(content)
         after[path] = FileState("file", 0o644, len(content))
     changes = tuple(Change(path, "added", None, after[path]) for path in (after if changed is None else changed))
-    trace = directory / "trace.jsonl"
-    trace.write_text(more.pop("trace_text", ""))
-    base = Evidence(
-        cell_id="cell",
-        workspace=workspace,
-        task_prompt="Write a letter",
-        params={},
-        agent=AgentRun(exit_code=0, output="Dear Sir", stdout="Dear Sir\nbye\n"),
-        changes=changes,
-        before={},
-        after=after,
-        services={},
-        databases={},
-        request_logs={},
-        audit_log=directory / "audit.jsonl",
-        trace=trace,
-    )
-    return dataclasses.replace(base, **more)
+    trace_text = more.pop("trace_text", "")
+    printed = AgentRun(exit_code=0, output="Dear Sir", stdout="Dear Sir\nbye\n")
+    seen = {"task_prompt": "Write a letter", "agent": printed, "changes": changes, "after": after, **more}
+    made = make_evidence(workspace, directory / "private", **seen)
+    made.trace.write_text(trace_text)
+    return made
 
 
 def check(**fields: Any) -> LlmAsJudge:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,15 +13,14 @@ from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.evidence.audit import AuditLog, now, read_audit_log
 from keystone_action.evidence.secret_search import SecretSearch
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.runner.cell.forbidden.judging import write_logs
 from keystone_action.runner.cell.leaked_secrets import LeakSearch
+from keystone_action.runner.cell.seal import write_logs
 
 
 def test_a_database_that_can_t_be_watched_is_an_error() -> None:
     places = {"db": SimpleNamespace(database=object(), writes=None), "api": SimpleNamespace(database=None, writes=None)}
-    cell: Any = SimpleNamespace(places=places)
     with pytest.raises(HarnessError, match=r"forbidden\.x: what is written into db can't be seen"):
-        write_logs(cell, "forbidden.x")
+        write_logs(cast(Any, places), "forbidden.x")
 
 
 @pytest.mark.parametrize("line", [b"no JSON\n", b"{}\n", b"[1]\n", b'{"ts": "x"'])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
 import anyio
 import pytest
-from support.context import cell_under_way, make_evidence
+from support.context import judged_cell
 
 from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.evidence.model import Address, QueryResult
@@ -70,10 +69,8 @@ def test_checks_that_observe_come_before_those_that_execute(
     Phased.ran.clear()
 
     async def main() -> list[str]:
-        async with cell_under_way(tmp_path, invariants=invariants) as under_way:
-            under_way.evidence = make_evidence(tmp_path, tmp_path / "private")
-            await run_checks(under_way)
-        return [entry.result.name for entry in under_way.graded]
+        async with judged_cell(tmp_path, tmp_path / "private", invariants) as cell:
+            return [entry.result.name for entry in await run_checks(cell)]
 
     assert anyio.run(main) == list(invariants)
     assert Phased.ran == expected
@@ -96,14 +93,14 @@ def test_what_a_check_found_in_a_service_that_crashed_is_no_verdict(tmp_path: Pa
     }
 
     async def main() -> dict[str, tuple[str, str]]:
-        async with cell_under_way(tmp_path, invariants=invariants) as under_way:
-            databases = {name: OneRow() for name in ("db", "whole")}
-            under_way.evidence = replace(make_evidence(tmp_path, tmp_path / "private"), databases=databases)
-            nowhere = Address("127.0.0.1", 1)
-            under_way.places["db"] = CrashedPlace("db", nowhere, nowhere)
-            under_way.places["whole"] = Place("whole", nowhere, nowhere)
-            await run_checks(under_way)
-        return {entry.result.name: (entry.result.status, entry.result.message) for entry in under_way.graded}
+        nowhere = Address("127.0.0.1", 1)
+        services = {
+            "db": CrashedPlace("db", nowhere, nowhere, database=OneRow()),
+            "whole": Place("whole", nowhere, nowhere, database=OneRow()),
+        }
+        async with judged_cell(tmp_path, tmp_path / "private", invariants, services) as cell:
+            graded = await run_checks(cell)
+        return {entry.result.name: (entry.result.status, entry.result.message) for entry in graded}
 
     found = anyio.run(main)
     assert {name: status for name, (status, _) in found.items()} == {
@@ -122,12 +119,10 @@ def test_what_executed_behind_a_way_out_that_broke_is_no_verdict(tmp_path: Path)
     }
 
     async def main() -> dict[str, tuple[str, float | None, str]]:
-        async with cell_under_way(tmp_path, invariants=invariants) as under_way:
-            under_way.evidence = make_evidence(tmp_path, tmp_path / "private")
-            await run_checks(under_way)
-            doubt_what_executed(under_way, "the egress proxy failed")
-        graded = [entry.result for entry in under_way.graded]
-        return {result.name: (result.status, result.score, result.message) for result in graded}
+        async with judged_cell(tmp_path, tmp_path / "private", invariants) as cell:
+            graded = doubt_what_executed(await run_checks(cell), invariants, "the egress proxy failed")
+        results = [entry.result for entry in graded]
+        return {result.name: (result.status, result.score, result.message) for result in results}
 
     said = "the egress proxy failed, so what was found counts for nothing: done"
     assert anyio.run(main) == {

@@ -1,4 +1,4 @@
-"""Evidence of an agent that turned one directory into another: what `runner/cell/cell.py` observes."""
+"""Evidence of an agent that turned one directory into another: what `runner/cell/seal.py` observes."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def grade_changes(document: dict[str, Any], workspace: Path, agent: Act, **field
     found = compare_entries(before, after)
     patch = write_patch(originals, workspace, found)
     parts = {"patch": patch.text, "patch_cut": patch.cut}
-    evidence = {"before": before, "after": after, "changes": found, **parts}
-    return grade(document, workspace, evidence=evidence, originals=originals, **fields)
+    evidence = {"before": before, "after": after, "changes": found, "originals": originals, **parts}
+    return grade(document, workspace, evidence=evidence, **fields)

@@ -1,4 +1,4 @@
-"""A check on a directory, given the record and the context that a cell gives it, without what boots the cell."""
+"""A check on a directory, given the context that a cell gives it, without what boots the cell."""
 
 from __future__ import annotations
 
@@ -8,24 +8,44 @@ import tempfile
 import threading
 from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from keystone_action.dialects.known import DIALECTS
-from keystone_action.evidence.model import Address, AgentRun, Database, Evidence, RequestLog
+from keystone_action.evidence.masking import Masker
+from keystone_action.evidence.model import (
+    Address,
+    AgentRun,
+    AuditEvidence,
+    Database,
+    Evidence,
+    FileEvidence,
+    ObservedService,
+    RequestLog,
+)
 from keystone_action.invariants.check import Check, Outcome
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
-from keystone_action.runner.cell.context import Context, Copies
-from keystone_action.runner.cell.running_cell import CellUnderWay
-from keystone_action.runner.model_access import Spending
+from keystone_action.runner.cell.context import CheckSandboxes, Context, Copies
+from keystone_action.runner.cell.judge import JudgedCell
+from keystone_action.runner.cell.running_cell import CellFiles, CellProgress, Expressions, RunningCell
+from keystone_action.runner.cell.shared_copies import FirstCopies, KeptSetups
+from keystone_action.runner.model_access import LazyGateways, Spending
 from keystone_action.runner.preflight import Facilities
-from keystone_action.runner.roots import HostCheckouts, Roots
+from keystone_action.runner.roots import Certificates, HostCheckouts, Roots
 from keystone_action.runner.secrets import SpecSecrets
 from keystone_action.runner.shared_services import close_nothing
-from keystone_action.runner.started_run import AuthorFiles, RunUnderWay
+from keystone_action.runner.started_run import (
+    AgentVersions,
+    AuthorFiles,
+    AuthorMaterial,
+    PlannedRun,
+    RunServers,
+    SharedCopies,
+    StartedRun,
+)
 from keystone_action.sandbox.own_programs import OwnPython
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
@@ -113,44 +133,104 @@ class _Started:
 
 
 @asynccontextmanager
-async def cell_under_way(
+async def running_cell(
     directory: Path,
     *,
     limits: CommandLimits | None = None,
     invariants: Mapping[str, Invariant] | None = None,
+    judge: Any = None,
+    author_files: AuthorFiles | None = None,
+    scripts: Collection[Path] = (),
     shared: _Kept | None = None,
-) -> AsyncIterator[CellUnderWay]:
-    """The record of a cell of a small spec, as far as its agent; all that it holds is gone when it is left. directory:
-    the spec's. shared: has the sandboxes."""
+) -> AsyncIterator[RunningCell]:
+    """A cell of a small spec, before its first stage; all that it holds is gone when it is left. directory: the spec's.
+    scripts: directories of specs with scripts for the host. shared: has the sandboxes."""
     limits = limits or CommandLimits()
     resources = Resources(memory=limits.memory, disk=limits.disk, pids=limits.pids, cpu=limits.cpu)
     small = _small_spec()
     changed = {"resources": resources, **({} if invariants is None else {"invariants": invariants})}
     loaded = replace(small, directory=directory, spec=small.spec.model_copy(update=changed))
-    run = RunUnderWay(
+    planned = PlannedRun(
         options=Options.of(specs=(), directory=directory),
         progress=cast(Any, None),
         specs=[loaded],
-        planned=plan([loaded], Selection(params={})),
-        directory=directory,
+        plan=plan([loaded], Selection(params={})),
         run_id="test",
+        directory=directory,
         facilities=Facilities(),
-        identified=close_nothing,
+    )
+    roots = Roots("test")
+    host = HostCheckouts(roots.cells)
+    host.add_all(scripts, [])
+    provider = _Started(roots.sandboxes, shared)
+    secrets = {loaded.spec.id: SpecSecrets({}, (), {}, None)}
+    run = StartedRun(
+        planned=planned,
+        may_start_agent=close_nothing,
+        roots=roots,
+        container_roots=roots,
+        provider=cast(ProcessSandboxes, provider),
+        containers=None,
+        servers=RunServers(gateways=LazyGateways()),
+        author=AuthorMaterial(
+            secrets=secrets, files=author_files or AuthorFiles(), host=host, certificates=Certificates()
+        ),
+        copies=SharedCopies(workspaces=FirstCopies(roots.private), setups=KeptSetups(roots.private)),
+        versions=AgentVersions(),
+        neighbours={},
+        judge=judge,
+        masker=Masker([]),
         spending=Spending(),
     )
-    run.written = close_nothing
-    run.roots = Roots("test")
-    run.host = HostCheckouts(run.roots.cells)
-    run.secrets = {loaded.spec.id: SpecSecrets({}, (), {}, None)}
-    provider = _Started(run.roots.sandboxes, shared)
-    cell = run.planned.cells[0]
-    under_way = CellUnderWay(cell=cell, run=run, roots=run.cell_roots(cell))
-    run.provider = under_way.provider = cast(ProcessSandboxes, provider)
+    cell = planned.plan.cells[0]
+    files = CellFiles(roots.private / "results", run.masker)
     try:
-        yield under_way
+        yield RunningCell(
+            cell, run, run.cell_roots(cell), files, CellProgress(cell.id, cast(Any, None), verbose=False), 0
+        )
     finally:
         await provider.close()
-        run.roots.remove()
+        roots.remove()
+
+
+def check_sandboxes(
+    running: RunningCell,
+    *,
+    environment: Mapping[str, str] | None = None,
+    missing_programs: Collection[str] = (),
+    agent_directory: Path | None = None,
+    readable: tuple[Path, ...] = (),
+) -> CheckSandboxes:
+    """Those of a cell in the process sandbox."""
+
+    async def close() -> str:
+        return ""
+
+    return CheckSandboxes(
+        provider=running.run.provider,
+        limits=running.limits,
+        readable=readable,
+        environment=environment or {},
+        area=running.roots.area,
+        admit=lambda _: None,
+        missing_programs=dict.fromkeys(missing_programs),
+        agent_directory=agent_directory,
+        close=close,
+    )
+
+
+@asynccontextmanager
+async def judged_cell(
+    directory: Path,
+    private: Path,
+    invariants: Mapping[str, Invariant],
+    services: Mapping[str, ObservedService] | None = None,
+) -> AsyncIterator[JudgedCell]:
+    """A cell whose agent left `directory` as it was, to be judged by these invariants."""
+    async with running_cell(directory, invariants=invariants) as running:
+        evidence = replace(make_evidence(directory, private), services=services or {})
+        expressions = Expressions({}, has_expressions=False)
+        yield JudgedCell(running, running.cell.agent, evidence, check_sandboxes(running), expressions)
 
 
 @cache
@@ -177,30 +257,32 @@ async def context_of(
     missing_programs: Collection[str] = (),
     service_addresses: Mapping[str, Mapping[str, Any]] | None = None,
     judge: Any = None,
-    originals: Path | None = None,
     agent_directory: Path | None = None,
     readable: tuple[Path, ...] = (),
     shared: _Kept | None = None,
 ) -> AsyncIterator[Context]:
     """The context of one check; its sandboxes are gone when it is left. directory: the spec's."""
-    async with cell_under_way(directory, limits=limits, shared=shared) as under_way:
-        run = under_way.run
-        run.judge = judge
-        run.author_files = _author_files(check, directory)
-        if check.on_host:
-            run.host.add_all([directory], [])
-        under_way.places = {
-            service: Place(service, Address(), Address(**address))
-            for service, address in (service_addresses or {}).items()
-        }
-        under_way.readable = readable
-        under_way.check_environment = check_environment or {}
-        under_way.missing_programs = dict.fromkeys(missing_programs)
-        under_way.originals = originals
-        under_way.agent_directory = agent_directory
-        under_way.evidence = evidence
-        copies = Copies(under_way)
-        context = Context(under_way, copies, name, check, timeout)
+    for name, address in (service_addresses or {}).items():
+        known = evidence.services.get(name)
+        place = Place(name, Address() if known is None else known.for_agent, Address(**address))
+        evidence = replace(evidence, services={**evidence.services, name: place})
+    async with running_cell(
+        directory,
+        limits=limits,
+        judge=judge,
+        author_files=_author_files(check, directory),
+        scripts=[directory] if check.on_host else [],
+        shared=shared,
+    ) as running:
+        sandboxes = check_sandboxes(
+            running,
+            environment=check_environment,
+            missing_programs=missing_programs,
+            agent_directory=agent_directory,
+            readable=readable,
+        )
+        copies = Copies(evidence.workspace, sandboxes)
+        context = Context(running, evidence, sandboxes, copies, name, check, timeout)
         try:
             yield context
         finally:
@@ -217,38 +299,46 @@ def _author_files(check: Check, directory: Path) -> AuthorFiles:
     return files
 
 
+_OF_FILES = {one.name for one in fields(FileEvidence)}
+
+
 def make_evidence(
     workspace: Path,
     private: Path,
     *,
     databases: Mapping[str, Database] | None = None,
     request_logs: Mapping[str, RequestLog] | None = None,
+    services: Mapping[str, Address] | None = None,
     audit: str = "",
-    **fields: Any,
+    **more: Any,
 ) -> Evidence:
-    """Evidence of a cell whose agent left `workspace`; logs go to `private`."""
+    """Evidence of a cell whose agent left `workspace`; logs go to `private`. services: their addresses for the agent.
+    more: fields of Evidence, and of FileEvidence."""
     private.mkdir(parents=True, exist_ok=True)
     audit_log, trace = private / "audit.jsonl", private / "trace.jsonl"
     audit_log.write_text(audit)
     trace.write_text("")
+    known, logs, addresses = databases or {}, request_logs or {}, services or {}
+    places = {
+        name: Place(
+            name,
+            addresses.get(name, Address()),
+            addresses.get(name, Address()),
+            database=known.get(name),
+            requests=logs.get(name),
+        )
+        for name in dict.fromkeys([*addresses, *known, *logs])
+    }
     values: dict[str, Any] = {
         "cell_id": "cell-1",
         "task_prompt": "Do it.",
         "params": {"model": "small"},
         "agent": AgentRun(exit_code=0),
-        "changes": (),
-        "before": {},
-        "after": {},
-        "services": {},
+        "audit": AuditEvidence(log=audit_log),
+        "services": places,
+        "files": FileEvidence(**{name: more.pop(name) for name in _OF_FILES & more.keys()}),
     }
-    return Evidence(
-        workspace=workspace,
-        databases=dict(databases or {}),
-        request_logs=dict(request_logs or {}),
-        audit_log=audit_log,
-        trace=trace,
-        **{**values, **fields},
-    )
+    return Evidence(workspace=workspace, trace=trace, **{**values, **more})
 
 
 def make_check(document: Mapping[str, Any]) -> Check:

@@ -70,7 +70,12 @@ class World:
         if self._before is None:
             self.start()
         after = snapshot(self.workspace)
-        evidence = {"before": self._before, "after": after, "changes": compare_entries(self._before, after)}
+        evidence = {
+            "before": self._before,
+            "after": after,
+            "changes": compare_entries(self._before, after),
+            "originals": self._originals,
+        }
         environment = dict(self.environment)
         readable = self.readable
         if self.packages is not None:
@@ -81,7 +86,6 @@ class World:
             self.workspace,
             directory=self.author,
             evidence=evidence,
-            originals=self._originals,
             check_environment=environment,
             readable=readable,
             **{"timeout": 60.0, **fields},

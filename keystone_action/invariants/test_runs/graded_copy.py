@@ -223,10 +223,11 @@ def _prepare(
     rule: ModuleRule | None,
     guard: Path | None,
 ) -> GradedCopy:
-    workspace, originals, changes = sandbox.workspace, context.originals, context.evidence.changes
+    files, workspace = context.evidence.files, sandbox.workspace
+    originals, changes = files.originals, files.changes
     trusted = _with_pytest(originals, context.check_environment.get("PYTHONPATH"), sandbox.workspace_inside)
     protected = (*PROTECTED, *protect, *_whole(trusted))
-    held = _held(context.evidence.before, injected, protected) if rule is not None else Held(())
+    held = _held(context.evidence.files.before, injected, protected) if rule is not None else Held(())
     taken_away: dict[str, str] = {}
     try:
         taken_back = restore_protected(workspace, originals, changes, protected)
@@ -236,7 +237,7 @@ def _prepare(
         planted = rule.find_planted(changes, injected) if rule is not None else []
         if rule is not None:
             others = [change for change in changes if change.path not in done]
-            found = held.rivals(others, context.evidence.before, rule.exempts)
+            found = held.rivals(others, context.evidence.files.before, rule.exempts)
             taken_away = {
                 path: instead_of
                 for path, instead_of in found.items()

@@ -72,9 +72,9 @@ class ModuleRule:
 
     def find_allowed(self, evidence: Evidence, injected: Collection[str]) -> list[str]:
         """The files that modules of any name may be taken from: the author's, and those that are let be."""
-        authors = {path for path, state in evidence.before.items() if state.kind != "directory"} | set(injected)
+        authors = {path for path, state in evidence.files.before.items() if state.kind != "directory"} | set(injected)
         exempt = self.exempts
-        let_be = {path for path in evidence.after if exempt(path)} if self.exempt else set()
+        let_be = {path for path in evidence.files.after if exempt(path)} if self.exempt else set()
         return sorted(path for path in authors | let_be if path.endswith(_SUFFIXES))
 
     @property

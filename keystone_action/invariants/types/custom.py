@@ -108,7 +108,7 @@ class Custom(Check):
         document = _keystone_context(
             context,
             workspace=host.sandbox.workspace_inside,
-            services=context.service_addresses,
+            services={service: one.for_host.as_mapping() for service, one in context.evidence.services.items()},
             audit_log=str(host.given / "audit.jsonl"),
             trace=str(host.given / "trace.jsonl"),
         )
@@ -119,7 +119,7 @@ class Custom(Check):
         """The script and the evidence, as files for its sandbox."""
         return {
             f"script/{Path(self.script).name}": content,
-            "audit.jsonl": context.evidence.audit_log.read_bytes(),
+            "audit.jsonl": context.evidence.audit.log.read_bytes(),
             "trace.jsonl": context.evidence.trace.read_bytes(),
         }
 
@@ -136,7 +136,7 @@ class Custom(Check):
         document = _keystone_context(
             context,
             workspace=sandbox.workspace_inside,
-            services={service: address.as_mapping() for service, address in context.evidence.services.items()},
+            services={service: one.for_agent.as_mapping() for service, one in context.evidence.services.items()},
             audit_log=str(given / "audit.jsonl"),
             trace=str(given / "trace.jsonl"),
         )

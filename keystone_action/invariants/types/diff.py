@@ -88,12 +88,10 @@ class Diff(Check):
         import anyio.to_thread
 
         deadline = time.monotonic() + context.timeout
-        return await anyio.to_thread.run_sync(
-            self._evaluate, context.evidence, context.originals, deadline, abandon_on_cancel=True
-        )
+        return await anyio.to_thread.run_sync(self._evaluate, context.evidence, deadline, abandon_on_cancel=True)
 
-    def _evaluate(self, evidence: Evidence, originals: Path | None, deadline: float) -> Outcome:
-        changes = evidence.changes
+    def _evaluate(self, evidence: Evidence, deadline: float) -> Outcome:
+        changes, originals = evidence.files.changes, evidence.files.originals
         files = [change.path for change in changes if not _is_directory(change)]
         problems = self._places(changes)
         if self.max_files is not None and len(files) > self.max_files:
@@ -104,7 +102,7 @@ class Diff(Check):
         summary = f"{_count_words(len(files), 'file')} changed"
         if (self.max_lines, self.max_added, self.max_removed) != (None, None, None):
             counts = []
-            for count in line_counts(evidence.patch, changes, originals, evidence.workspace):
+            for count in line_counts(evidence.files.patch, changes, originals, evidence.workspace):
                 counts.append(count)
                 if time.monotonic() >= deadline:
                     return failed("The time limit came before all changed lines were counted.", **details)

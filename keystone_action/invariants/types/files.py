@@ -109,7 +109,7 @@ class Files(Check):
     def _texts(self, evidence: Evidence) -> Iterator[tuple[str, str]]:
         """Every text file that no exclusion covers. Links are left out: what they lead to inside is there itself."""
         covered = is_set_aside if self.exclude is None else matches_any(self.exclude, inside=True)
-        for path in sorted(path for path, state in evidence.after.items() if state.kind == "file"):
+        for path in sorted(path for path, state in evidence.files.after.items() if state.kind == "file"):
             if covered(path):
                 continue
             try:

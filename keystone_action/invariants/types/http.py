@@ -258,8 +258,8 @@ async def _ask(server: RunningCommand, port: int, request: bytes) -> HttpRespons
 def _service(url: str, context: CheckContext) -> str:
     """The same URL as we reach it. Raises BadRequest for one that is not a service's."""
     target = HttpTarget.of(url)
-    for name, address in context.evidence.services.items():
-        ours = context.service_addresses.get(name, {})
+    for service in context.evidence.services.values():
+        address, ours = service.for_agent, service.for_host.as_mapping()
         base = address.url.rstrip("/")
         if base.startswith("http") and ours.get("url") and (url == base or url.startswith((f"{base}/", f"{base}?"))):
             return str(ours["url"]).rstrip("/") + url.removeprefix(base)

@@ -136,7 +136,7 @@ class HttpMockAssertions(Check):
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 
-        log = context.evidence.request_logs.get(self.service)
+        log = context.evidence.request_log(self.service)
         if log is None:
             return broken(f"the service {self.service} records nothing; it needs type: http_mock with record: true")
         deadline = time.monotonic() + context.timeout

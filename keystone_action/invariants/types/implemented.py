@@ -135,7 +135,7 @@ class Implemented(Check):
         import anyio.to_thread
 
         deadline = time.monotonic() + context.timeout
-        evidence, originals = context.evidence, context.originals
+        evidence, originals = context.evidence, context.evidence.files.originals
         try:
             sources = await anyio.to_thread.run_sync(self._sources, evidence, originals, abandon_on_cancel=True)
             judged = [source.as_text() for source in sources if not is_python(source.path)]
@@ -155,12 +155,12 @@ class Implemented(Check):
 
     def _sources(self, evidence: Evidence, originals: Path | None) -> list[_Source]:
         """What is to be judged. Raises PathProblem."""
-        changed = {one.path: one for one in evidence.changes if one.change in ("added", "modified")}
+        changed = {one.path: one for one in evidence.files.changes if one.change in ("added", "modified")}
         paths = self._list_files(evidence) if self.files is not None else sorted(filter(_is_candidate, changed))
         sources: list[_Source] = []
         left = TOTAL_LIMIT
         for path in paths:
-            state = evidence.after.get(path)
+            state = evidence.files.after.get(path)
             if self.files is None and (state is None or state.kind != "file"):
                 continue
             after = _read(evidence.workspace, path, left)
@@ -178,7 +178,9 @@ class Implemented(Check):
         found: dict[str, None] = {}
         for pattern in self.files or ():
             paths = find_paths(evidence.workspace, pattern)
-            matches = [one for one in paths if (state := evidence.after.get(one)) is None or state.kind != "directory"]
+            matches = [
+                one for one in paths if (state := evidence.files.after.get(one)) is None or state.kind != "directory"
+            ]
             if not matches:
                 raise PathMissing(f"{display_path(pattern)} does not exist")
             found.update(dict.fromkeys(matches))

@@ -135,7 +135,7 @@ class Sql(Check):
     async def evaluate(self, context: CheckContext) -> Outcome:
         import anyio.to_thread
 
-        database = context.evidence.databases.get(self.service)
+        database = context.evidence.database(self.service)
         if database is None:
             return broken(f"the service {self.service} is not a database that sql can ask")
         return await anyio.to_thread.run_sync(self._evaluate, database, context.timeout, abandon_on_cancel=True)

@@ -157,7 +157,7 @@ class Swebench(Check):
 
     def _authors(self, context: CheckContext) -> list[str]:
         """Those of them that the author gave, as globs: what such a test says is not the agent's to change."""
-        return [escape(path) for path in self._named_files() if path in context.evidence.before]
+        return [escape(path) for path in self._named_files() if path in context.evidence.files.before]
 
     def _files(self, copy: GradedCopy) -> list[str]:
         """The files of all ids that are there: pytest runs nothing at all when it is given one that isn't."""

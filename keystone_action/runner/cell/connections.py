@@ -1,14 +1,12 @@
-"""What a cell can reach: its services, its network on the container engine, and the way out of it.
-
-The services of one cell: attached before its agent, detached after its checks.
-"""
+"""What a cell can reach: its network on the container engine with the way out of it, models, and its services, attached
+before its agent and detached after its checks."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,7 +14,7 @@ import anyio
 
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.runner.cell.model_gateway import open_model_gateway
+from keystone_action.runner.cell.model_gateway import open_models
 from keystone_action.runner.shared_services import ServicesDefinition
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.services.service import CellScope, Place, RunningService
@@ -25,103 +23,160 @@ from keystone_action.spec.expressions import interpolate, leaves, references
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from keystone_action.evidence.audit import AuditLog
+    from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.evidence.model import Address
-    from keystone_action.runner.cell.running_cell import CellUnderWay
+    from keystone_action.network.proxy import EgressCell
+    from keystone_action.runner.cell.model_gateway import CellModels
+    from keystone_action.runner.cell.running_cell import Expressions, RunningCell
+    from keystone_action.sandbox.protocol import Sandbox
     from keystone_action.spec.models.services import Service
-
-
-async def attach_services(under_way: CellUnderWay) -> None:
-    """The gateway and every service ready for this cell, in the order of the spec, and known to expressions. Raises
-    HarnessError."""
-    try:
-        audit = under_way.audit = AuditLog(under_way.roots.audit_log)
-    except OSError as error:
-        raise HarnessError(f"the audit log can't be written: {error.strerror}") from error
-    under_way.stack.callback(audit.close)
-    await _enter_network(under_way, audit)
-    await open_model_gateway(under_way)
-    if under_way.spec.services:
-        # was an import of itself
-
-        await Attachments(under_way, audit, internal=_is_denied(under_way)).attach_all()
-    under_way.names["services"] = {name: place.for_agent.as_mapping() for name, place in under_way.places.items()}
-
-
-async def seal(under_way: CellUnderWay) -> None:
-    """What stands now stood before the agent. Raises ServiceError."""
-    for place in under_way.places.values():
-        await place.seal()
-        under_way.notices += place.notices_once_sealed()
-    await settle_proxy(under_way)
-    under_way.audit_start = under_way.audit.size()
-
-
-async def settle_proxy(under_way: CellUnderWay) -> None:
-    """What was asked of it so far is in the audit log, where a rule reads that."""
-    if under_way.proxy is not None and under_way.spec.forbidden.http_except is not None:
-        await under_way.proxy.settle()
-
-
-def _is_denied(under_way: CellUnderWay) -> bool:
-    return under_way.spec.egress.default == "deny"
-
-
-async def _enter_network(under_way: CellUnderWay, audit: AuditLog) -> None:
-    containers, spec = under_way.run.containers, under_way.spec
-    if containers is None:
-        return
-    own = [one for one in spec.services if one.kind == "container" or getattr(one, "isolation", "") == "container"]
-    denied, egress = _is_denied(under_way), spec.egress
-    proxied = denied and (bool(egress.allow) or spec.forbidden.http_except is not None)
-    isolated = denied and not spec.services and not proxied and under_way.gateway_wanted is None
-    if (under_way.image is None and not own) or isolated:
-        return
-    # Its own even without services: agents of two cells must not meet, nor anything else on the engine.
-    name = f"{under_way.cell.id}.{secrets.token_hex(4)}"
-    opened = containers.networks.cell(name, internal=denied, wait=False)
-    network = under_way.network = await under_way.stack.enter_async_context(opened)
-    if network.notice:
-        under_way.notices.append(network.notice)
-    if proxied:
-        proxies = await containers.egress()
-        services = [service.name for service in spec.services]
-        under_way.proxy = await proxies.open(egress, network, audit, services=services)
-        under_way.stack.push_async_callback(run_shielded, under_way.proxy.close)
-
 
 _OF_A_CELL = ("cell", "workspace", "record", "task")
 
 
-class Attachments:
-    """The services of one cell while they are attached, and the blocks that hold them. internal: none of them has a
-    way out of its network."""
+@dataclass(frozen=True, slots=True)
+class CellNetwork:
+    """The cell's own network on the container engine, and the way out of it; both None where it has none."""
 
-    def __init__(self, under_way: CellUnderWay, audit: AuditLog, *, internal: bool) -> None:
-        self._under_way, self._services, self._internal = under_way, under_way.spec.services, internal
-        self._neighbours = under_way.run.neighbours[under_way.spec.id]
+    own: ContainerNetwork | None = None
+    proxy: EgressCell | None = None
+
+    def incomplete(self) -> str:
+        """Why the record of what left the cell is not whole; empty when it is."""
+        return (self.proxy.failure or "") if self.proxy is not None else ""
+
+
+class CellUsers:
+    """The numeric users whose connections are the cell's. The cell's services look into `ids` as long as they serve."""
+
+    def __init__(self) -> None:
+        self.ids = set[int]()
+
+    def admit(self, sandbox: Sandbox) -> None:
+        """Let the user of a sandbox reach this cell's services."""
+        if sandbox.uid is not None:
+            self.ids.add(sandbox.uid)
+
+
+@dataclass(frozen=True, slots=True)
+class Connections:
+    """What a cell can reach, and the record of what it does there."""
+
+    audit: AuditLog
+    """Open until the cell's end."""
+
+    network: CellNetwork
+    models: CellModels | None
+    users: CellUsers
+
+    places: Mapping[str, Place]
+    """Its services by name, in the order of the spec."""
+
+    @property
+    def addresses(self) -> dict[str, Address]:
+        """Of its services, for the agent."""
+        return {name: place.for_agent for name, place in self.places.items()}
+
+    async def settle_proxy(self, running: RunningCell) -> None:
+        """What was asked of the proxy so far is in the audit log, where a rule reads that."""
+        if self.network.proxy is not None and running.spec.forbidden.http_except is not None:
+            await self.network.proxy.settle()
+
+
+async def connect(
+    running: RunningCell, expressions: Expressions, stack: AsyncExitStack
+) -> tuple[Connections, Expressions]:
+    """The gateway and every service ready for this cell, and expressions that know them. stack: ends them. Raises
+    HarnessError."""
+    try:
+        audit = AuditLog(running.roots.audit_log)
+    except OSError as error:
+        raise HarnessError(f"the audit log can't be written: {error.strerror}") from error
+    stack.callback(audit.close)
+    network = await _enter_network(running, audit, stack)
+    models = await open_models(running, network.own, expressions, stack)
+    if models is not None:
+        addresses = {name: address.as_mapping() for name, address in models.gateway.addresses.items()}
+        expressions = expressions.knowing(gateway=addresses)
+    users, places = CellUsers(), dict[str, Place]()
+    if running.spec.services:
+        places = await _Attachments(running, audit, network, users, expressions, stack).attach_all()
+    connections = Connections(audit, network, models, users, places)
+    known = {name: address.as_mapping() for name, address in connections.addresses.items()}
+    return connections, expressions.knowing(services=known)
+
+
+async def seal_services(connections: Connections, running: RunningCell) -> int:
+    """What stands now stood before the agent. Returns the byte of the audit log where that begins. Raises
+    ServiceError."""
+    for place in connections.places.values():
+        await place.seal()
+        running.progress.note(*place.notices_once_sealed())
+    await connections.settle_proxy(running)
+    return connections.audit.size()
+
+
+async def _enter_network(running: RunningCell, audit: AuditLog, stack: AsyncExitStack) -> CellNetwork:
+    containers, spec = running.run.containers, running.spec
+    if containers is None:
+        return CellNetwork()
+    own = [one for one in spec.services if one.kind == "container" or getattr(one, "isolation", "") == "container"]
+    egress = spec.egress
+    denied = egress.default == "deny"
+    proxied = denied and (bool(egress.allow) or spec.forbidden.http_except is not None)
+    isolated = denied and not spec.services and not proxied and running.gateway is None
+    if (running.image is None and not own) or isolated:
+        return CellNetwork()
+    # Its own even without services: agents of two cells must not meet, nor anything else on the engine.
+    name = f"{running.cell.id}.{secrets.token_hex(4)}"
+    network = await stack.enter_async_context(containers.networks.cell(name, internal=denied, wait=False))
+    if network.notice:
+        running.progress.note(network.notice)
+    if not proxied:
+        return CellNetwork(network)
+    proxies = await containers.egress()
+    proxy = await proxies.open(egress, network, audit, services=[service.name for service in spec.services])
+    stack.push_async_callback(run_shielded, proxy.close)
+    return CellNetwork(network, proxy)
+
+
+class _Attachments:
+    """Attaches the services of one cell. stack: detaches them."""
+
+    def __init__(
+        self,
+        running: RunningCell,
+        audit: AuditLog,
+        network: CellNetwork,
+        users: CellUsers,
+        expressions: Expressions,
+        stack: AsyncExitStack,
+    ) -> None:
+        self._running, self._names, self._stack = running, expressions.names, stack
+        self._neighbours = running.run.neighbours[running.spec.id]
         self._blocks: list[AbstractAsyncContextManager[Place]] = []
+        self._places: dict[str, Place] = {}
         self._scope = CellScope(
-            cell_id=under_way.cell.id,
-            private=under_way.roots.private,
-            workspace=under_way.roots.workspace,
+            cell_id=running.cell.id,
+            private=running.roots.private,
+            workspace=running.roots.workspace,
             audit_log=audit,
             exclusive=not self._neighbours.same_spec,
-            allowed_users=under_way.users if "user" in under_way.run.provider.isolation else None,
-            network=under_way.network,
-            in_network=under_way.image is not None,
-            watches_writes=under_way.spec.watches_writes,
+            allowed_users=users.ids if "user" in running.run.provider.isolation else None,
+            network=network.own,
+            in_network=running.image is not None,
+            watches_writes=running.spec.watches_writes,
         )
 
-    async def attach_all(self) -> None:
-        """See `reaching.attach_services`."""
-        names, places = self._under_way.names, self._under_way.places
-        knowing = [service for service in self._services if uses_addresses(service)]
-        others = [service for service in self._services if service not in knowing]
-        services = [interpolate(service, names) for service in others]
+    async def attach_all(self) -> dict[str, Place]:
+        """See `connect`; the places in the order of the spec."""
+        wanted = self._running.spec.services
+        knowing = [service for service in wanted if uses_addresses(service)]
+        others = [service for service in wanted if service not in knowing]
+        services = [interpolate(service, self._names) for service in others]
         last = any(names_a_cell(service) for service in others)
         running = await self._acquire(services, last=last) if services else []
-        self._under_way.stack.push_async_callback(run_shielded, self._leave)
+        self._stack.push_async_callback(run_shielded, self._leave)
         # A container is made knowing the names of mocks, so these come first; and containers in the order of the
         # spec, so that one may need another that is named before it.
         containers = {service.name for service in services if service.kind == "container"}
@@ -131,30 +186,33 @@ class Attachments:
                 await self._attach([one])
         for service in knowing:
             addresses = {name: self._in_network(name).as_mapping() for name in addresses_used(service)}
-            filled = interpolate(service, {**names, "services": addresses})
+            filled = interpolate(service, {**self._names, "services": addresses})
             # It may know what only this cell has, so no other cell shares its definition.
             await self._attach(await self._acquire([filled], last=True))
-        self._under_way.places = {service.name: places[service.name] for service in self._services}
-        self._under_way.notices += [notice for place in self._under_way.places.values() for notice in place.notices]
+        places = {service.name: self._places[service.name] for service in wanted}
+        self._running.progress.note(*(notice for place in places.values() for notice in place.notices))
+        return places
 
     async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
-        spec_id, pool, alone = self._under_way.spec.id, self._under_way.run.services, self._neighbours.other_specs
+        running, alone = self._running, self._neighbours.other_specs
+        pool = running.run.servers.pool
+        assert pool is not None
         definition = ServicesDefinition(
             services,
-            self._under_way.loaded.directory,
-            internal=self._internal,
-            owner=spec_id if alone else "",
-            watches_writes=self._under_way.spec.watches_writes,
+            running.loaded.directory,
+            internal=running.spec.egress.default == "deny",
+            owner=running.spec.id if alone else "",
+            watches_writes=running.spec.watches_writes,
         )
         last = last or (alone and self._neighbours.only_cell)
-        running = await pool.acquire(definition)
-        self._under_way.stack.push_async_callback(run_shielded, partial(pool.release, definition, last=last))
-        return running
+        acquired = await pool.acquire(definition)
+        self._stack.push_async_callback(run_shielded, partial(pool.release, definition, last=last))
+        return acquired
 
     def _in_network(self, name: str) -> Address:
         """The address of an attached service for containers of this cell. Raises ServiceError."""
-        address = self._under_way.places[name].for_agent
-        service = next(one for one in self._services if one.name == name)
+        address = self._places[name].for_agent
+        service = next(one for one in self._running.spec.services if one.name == name)
         # A file of the workspace has no host.
         if self._scope.in_network or service.kind == "external" or not address.host:
             return address
@@ -187,8 +245,8 @@ class Attachments:
 
     async def _enter(self, service: RunningService) -> None:
         block = service.attach(self._scope)
-        place = self._under_way.places[service.name] = await block.__aenter__()
-        self._under_way.tell(f"service {service.name}: {place.for_agent.host}:{place.for_agent.port}")
+        place = self._places[service.name] = await block.__aenter__()
+        self._running.progress.tell(f"service {service.name}: {place.for_agent.host}:{place.for_agent.port}")
         self._blocks.append(block)
 
     async def _leave(self) -> None:

@@ -1,13 +1,13 @@
-"""What a check is given, made for one cell; see `invariants.base.CheckContext` for the contract."""
+"""What a check is given, made for one cell, and where its code runs; see `invariants.check.CheckContext`."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -16,19 +16,66 @@ from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_as_left, remove_tree
 from keystone_action.invariants.check import Check, HostWorld
 from keystone_action.runner.roots import make_readable
-from keystone_action.sandbox.protocol import Home, Sandbox
+from keystone_action.sandbox.protocol import Home, Sandbox, SandboxProvider
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
     from keystone_action.judge.judgement import Judge
-    from keystone_action.runner.cell.running_cell import CellUnderWay
+    from keystone_action.runner.cell.running_cell import RunningCell
+    from keystone_action.system.command import CommandLimits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSandboxes:
+    """Opens the sandboxes of a cell's checks."""
+
+    provider: SandboxProvider
+    limits: CommandLimits
+
+    readable: tuple[Path, ...]
+    """Directories of ours that code in these may read."""
+
+    environment: Mapping[str, str]
+    """What commands of checks get besides their own `env`."""
+
+    area: Path
+    """A directory of ours for copies of the workspace, which the cell's users may enter and not list."""
+
+    admit: Callable[[Sandbox], None]
+    """Lets the user of a sandbox reach the cell's services."""
+
+    missing_programs: Mapping[str, Path | None]
+    """First words of checks' commands that the sandbox did not have before the agent started, with the place where it
+    hides them."""
+
+    agent_directory: Path | None
+    """The agent's own code; None without any."""
+
+    close: Callable[[], Awaitable[str]]
+    """All checks have ended: closes what they could reach. Returns why the record of that is not whole; empty when it
+    is."""
+
+    async def open(self, path: Path, readable: Sequence[Path], home: Home | None = None) -> Sandbox:
+        """A sandbox on a copy of the workspace. readable: directories besides those of all checks. home: to go on in.
+        Raises SandboxError."""
+        sandbox = await self.provider.open(
+            path,
+            limits=self.limits,
+            readable=(*self.readable, *readable),
+            environment=self.environment,
+            home=home,
+            areas=(self.area,),
+        )
+        self.admit(sandbox)
+        return sandbox
 
 
 @dataclass
 class Copies:
-    """The copies of a cell's workspace that its checks run on, and the sandboxes on them."""
+    """The copies of a cell's workspace that its checks run on, and the sandboxes on them. workspace: as left."""
 
-    under_way: CellUnderWay
+    workspace: Path
+    sandboxes: CheckSandboxes
     _is_copied: bool = False
     _loss: str = ""
     _home: Home | None = None
@@ -46,7 +93,7 @@ class Copies:
             self._is_copied = True
         if without_programs_of_git:
             await anyio.to_thread.run_sync(disarm_tree, self.shared_path)
-        sandbox = await self._open(self.shared_path, readable, home=self._home if in_kept_home else None)
+        sandbox = await self.sandboxes.open(self.shared_path, readable, home=self._home if in_kept_home else None)
         if in_kept_home:
             self._home = None
         return sandbox
@@ -54,25 +101,12 @@ class Copies:
     @property
     def shared_path(self) -> Path:
         """Where the shared copy is, or will be."""
-        return self.under_way.roots.area / "checks"
+        return self.sandboxes.area / "checks"
 
     async def open_fresh(self, path: Path, readable: Sequence[Path]) -> Sandbox:
         """A new copy of the workspace as left, in a new sandbox."""
         await self.copy(path, drop_outside_links=False)
-        return await self._open(path, readable)
-
-    async def _open(self, path: Path, readable: Sequence[Path], home: Home | None = None) -> Sandbox:
-        under_way = self.under_way
-        sandbox = await under_way.provider.open(
-            path,
-            limits=under_way.limits,
-            readable=(*under_way.readable, *readable),
-            environment=under_way.check_environment,
-            home=home,
-            areas=(under_way.roots.area,),
-        )
-        under_way.admit(sandbox)
-        return sandbox
+        return await self.sandboxes.open(path, readable)
 
     def note_loss(self, sandbox: Sandbox) -> None:
         """A check has ended in a sandbox on the shared copy."""
@@ -85,8 +119,7 @@ class Copies:
 
     async def copy(self, path: Path, *, drop_outside_links: bool) -> tuple[str, ...]:
         """Make a new copy of the workspace as left; returns the links that were taken out of it."""
-        workspace = self.under_way.evidence.workspace
-        copy = partial(copy_as_left, workspace, path, drop_outside_links=drop_outside_links)
+        copy = partial(copy_as_left, self.workspace, path, drop_outside_links=drop_outside_links)
         return tuple(await anyio.to_thread.run_sync(copy))
 
     async def close(self) -> None:
@@ -100,7 +133,9 @@ class Copies:
 class Context:
     """What one check sees of the cell. keeps_home: whether a check after it goes on in its HOME."""
 
-    under_way: CellUnderWay
+    running: RunningCell
+    evidence: Evidence
+    sandboxes: CheckSandboxes
     copies: Copies
     name: str
     check: Check
@@ -113,56 +148,41 @@ class Context:
     @property
     def directory(self) -> Path:
         """The spec's directory."""
-        return self.under_way.loaded.directory
-
-    @property
-    def evidence(self) -> Evidence:
-        """What was observed."""
-        return self.under_way.evidence
+        return self.running.loaded.directory
 
     @property
     def missing_programs(self) -> Mapping[str, Path | None]:
         """First words that the sandbox did not have before the agent started."""
-        return self.under_way.missing_programs
+        return self.sandboxes.missing_programs
 
     @property
     def check_environment(self) -> Mapping[str, str]:
         """What commands get besides their own env. Their workspace is the copy that they run on: the agent's is out of
         their sight, and in a container it isn't even there."""
-        return {**self.under_way.check_environment, "KEYSTONE_WORKSPACE": str(self.copy_path)}
-
-    @property
-    def service_addresses(self) -> Mapping[str, Mapping[str, Any]]:
-        """As KeystoneContext has them, valid on the host."""
-        return {name: place.for_host.as_mapping() for name, place in self.under_way.places.items()}
+        return {**self.sandboxes.environment, "KEYSTONE_WORKSPACE": str(self.copy_path)}
 
     @property
     def judge(self) -> Judge:
         """The run's judge."""
-        return self.under_way.run.judge
-
-    @property
-    def originals(self) -> Path | None:
-        """The workspace before the agent."""
-        return self.under_way.originals
+        return self.running.run.judge
 
     @property
     def agent_directory(self) -> Path | None:
         """The agent's own code."""
-        return self.under_way.agent_directory
+        return self.sandboxes.agent_directory
 
     @property
     def library(self) -> bytes:
         """Modules at the end of the search path."""
-        return self.under_way.loaded.library()
+        return self.running.loaded.library()
 
     def author_file(self, path: str) -> bytes:
         """The bytes of an author's file as they were before the agent ran."""
-        return self.under_way.run.author_files.read(self.directory / path)
+        return self.running.run.author.files.read(self.directory / path)
 
     def author_directory(self, path: str) -> Mapping[str, bytes]:
         """The files of an author's directory as they were before the agent ran."""
-        return self.under_way.run.author_files.directory(self.directory / path)
+        return self.running.run.author.files.directory(self.directory / path)
 
     @property
     def copy_path(self) -> Path:
@@ -170,7 +190,7 @@ class Context:
         phase = self.check.run_phase
         if phase == "observe":
             return self.evidence.workspace
-        return self.copies.shared_path if phase == "shared_copy" else self.under_way.roots.area / f"check-{self.name}"
+        return self.copies.shared_path if phase == "shared_copy" else self.sandboxes.area / f"check-{self.name}"
 
     async def sandbox(self, *, without_programs_of_git: bool = False) -> Sandbox:
         """A sandbox of its own, by the check's phase on the shared copy or on a fresh one."""
@@ -188,36 +208,36 @@ class Context:
     def give(self, files: Mapping[str, bytes]) -> Path:
         """Files of ours in a directory that its sandbox may read and not change."""
         # Nobody else can guess the name, nor list the directory that it is in.
-        place = self.under_way.roots.area.resolve() / f"given-{secrets.token_hex(16)}"
+        place = self.sandboxes.area.resolve() / f"given-{secrets.token_hex(16)}"
         self._given.append(place)
         _write_files(place, files)
         return place
 
     async def host(self, files: Mapping[str, bytes]) -> HostWorld:
         """A world for a script of the author's, on a throw-away copy without links that lead outside."""
-        under_way, host = self.under_way, self.under_way.run.host
+        sandboxes, host = self.sandboxes, self.running.run.author.host
         checkout = host.checkout(self.directory)
         area = host.new_directory()
         self._given.append(area)
         _write_files(area / "given", files)
         self.host_removed_links = await self.copies.copy(area / "workspace", drop_outside_links=True)
-        sandbox = await under_way.provider.open_host(
+        sandbox = await sandboxes.provider.open_host(
             area / "workspace",
-            limits=under_way.limits,
+            limits=sandboxes.limits,
             own=[area / "given"],
             shared=[checkout.place],
-            readable=[*under_way.readable, *host.readable(self.directory)],
-            areas=(area, under_way.roots.area),
+            readable=[*sandboxes.readable, *host.readable(self.directory)],
+            areas=(area, sandboxes.area),
         )
         self._own.append(sandbox)
-        under_way.admit(sandbox)
-        return HostWorld(sandbox, area / "given", checkout, await under_way.provider.host_python())
+        sandboxes.admit(sandbox)
+        return HostWorld(sandbox, area / "given", checkout, await sandboxes.provider.host_python())
 
     @property
     def others_can_write(self) -> str:
         """Which file of a fresh copy, such as a report, a process outside of its sandbox can still write; else empty.
         In a container none can."""
-        if self.under_way.image is not None or self.check.run_phase != "fresh_copy":
+        if self.running.image is not None or self.check.run_phase != "fresh_copy":
             return ""
         return next((sandbox.loss for sandbox in self._own if sandbox.loss), "")
 

@@ -1,8 +1,7 @@
-"""`fixtures`: what is laid out before the agent starts, once a cell and in order (spec 1.3).
+"""What is laid out in a workspace before the agent starts: files of `setup`, `fixtures` in their order (spec 1.3), and
+stubs: functions that lose their bodies.
 
 Everything here is done by us, not in a sandbox: a clone may need our network, a script the database's owner.
-
-Functions of the workspace lose their bodies before the agent starts.
 """
 
 from __future__ import annotations
@@ -27,10 +26,16 @@ from keystone_action.spec.models.task import AnyFixture, DirectoryFixture, GitRe
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.loaded_spec import Stub
+    from keystone_action.spec.models.task import SetupFile
 
 CLONE_TIMEOUT = 600.0
 """Seconds for one clone; the cell's own limit holds besides."""
 
+SOURCE_LIMIT = 8 << 20
+"""Bytes of one source that gets stubs."""
+SECONDS = 60.0
+"""For the program that makes stubs."""
+_PROGRAM = Path(__file__).with_name("stub_program.py")
 RunSql = Callable[[str, str], Awaitable[None]]
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
@@ -143,10 +148,31 @@ def _free_target(workspace: Path, relative: str) -> Path:
     return target
 
 
-SOURCE_LIMIT = 8 << 20
-"""Bytes of one source."""
-SECONDS = 60.0
-_PROGRAM = Path(__file__).with_name("stub_program.py")
+async def write_files(
+    files: Sequence[SetupFile], workspace: Path, directory: Path, withheld: Collection[Path] = ()
+) -> None:
+    """Write the files of `setup` into the workspace. directory: the spec's. Raises HarnessError."""
+    for index, file in enumerate(files):
+        try:
+            await anyio.to_thread.run_sync(_write_file, file, workspace, directory, withheld)
+        except (PathProblem, OSError) as error:
+            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+            raise HarnessError(f"setup.files[{index}] ({file.path}) can't be written: {reason}") from error
+
+
+def _write_file(file: SetupFile, workspace: Path, directory: Path, withheld: Collection[Path]) -> None:
+    if file.from_ is None:
+        write_inside(workspace, file.path, (file.content or "").encode(), file.mode or 0o644)
+        return
+    source = directory / file.from_
+    if source.is_dir():
+        make_directories_inside(workspace, file.path)
+        target = resolve_inside(workspace, file.path)
+        copy_tree(source, target, withheld=withheld)
+        give_to_owner(workspace, target)
+        return
+    mode = stat.S_IMODE(source.stat().st_mode) & 0o777 if file.mode is None else file.mode
+    write_inside(workspace, file.path, source.read_bytes(), mode)
 
 
 async def apply_stubs(stubs: Sequence[Stub], workspace: Path) -> None:

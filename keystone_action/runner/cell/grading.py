@@ -1,22 +1,28 @@
-"""From what was observed to the numbers and sentences of a cell's result. Pure."""
+"""From what was observed of a cell to its result: numbers, sentences, verdict."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from keystone_action.evidence.model import AgentRun
+from keystone_action.runner.cell.running_cell import STDERR_LIMIT, bound
 from keystone_action.scoring.aggregate import JUDGE_USAGE_KEYS, add_usage
-from keystone_action.scoring.composite import Grade, grade, misfit
+from keystone_action.scoring.composite import UNCOMPARED, Grade, grade, misfit
 from keystone_action.scoring.fields import USAGE_NAMES, nothing_used
-from keystone_action.scoring.results import Stopped
+from keystone_action.scoring.results import AgentResult, CellResult, Stopped, TraceInfo
+from keystone_action.scoring.soundness import amount_problem
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.masking import Masker
+    from keystone_action.evidence.model import Evidence
     from keystone_action.evidence.trace import Trace
+    from keystone_action.files.paths import PathUnreadable
     from keystone_action.options.model import Options
-    from keystone_action.runner.cell.running_cell import GradedCheck
-    from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, TraceInfo
+    from keystone_action.runner.cell.running_cell import CellFindings, GradedCheck, RunningCell
+    from keystone_action.scoring.results import ForbiddenResult, InvariantResult
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.agents import AgentBase
 
@@ -169,3 +175,127 @@ def judge_unpriced(graded: Iterable[GradedCheck]) -> tuple[str, ...]:
 def judge_usage(graded: Iterable[GradedCheck]) -> dict[str, float | None]:
     """What the judges of a cell spent."""
     return add_usage([entry.judge_usage for entry in graded], JUDGE_USAGE_KEYS)
+
+
+def grade_cell(running: RunningCell, agent: AgentBase, evidence: Evidence) -> CellResult:
+    """What the rules and checks come to that the cell's progress knows. agent: interpolated."""
+    loaded, found = running.loaded, running.progress.found
+    zero = violation(found.forbidden) or evidence.files.unreadable
+    zero = zero or forced_zero(agent, evidence.agent, by_author=loaded.names_keys)
+    results = [entry.result for entry in found.graded]
+    graded = verdict_of(results, loaded, running.options, _trace_info(found, running.run.masker), zero)
+    result = _result(running, graded.verdict, graded.composite, graded.reason, graded.invariants)
+    # One that can't be counted has become an error.
+    return replace(result, counted_as_zero=graded.counted_as_zero) if result.verdict == "fail" else result
+
+
+def unreadable_result(running: RunningCell, error: PathUnreadable) -> CellResult:
+    """A workspace that the agent made unreadable is the agent's failure (contract, 5.1)."""
+    return _result(running, "fail", 0.0, f"the workspace can't be graded: {error}")
+
+
+def broken_result(running: RunningCell, message: str) -> CellResult:
+    """The result of an attempt that something else than the agent brought to an end: an error, unless what was seen
+    until then is a failure for certain. Raises OutputError."""
+    found = running.progress.found
+    certain = certain_failure([entry.result for entry in found.graded], found.forbidden)
+    if certain is None:
+        return error_result(running, message)
+    if found.agent is not None:
+        running.files.agent(found.agent)
+    return _result(running, "fail", 0.0, f"{certain.reason}; besides, {message}", certain.invariants)
+
+
+def error_result(running: RunningCell, message: str) -> CellResult:
+    """The result of an attempt that the harness, not the agent, brought to an end. Raises OutputError."""
+    found = running.progress.found
+    if found.agent is not None:
+        running.files.agent(found.agent)
+    return _result(running, "error", None, message, tuple(entry.result for entry in found.graded))
+
+
+def _result(
+    running: RunningCell,
+    verdict: Literal["pass", "fail", "error"],
+    composite: float | None,
+    reason: str,
+    invariants: tuple[InvariantResult, ...] = (),
+) -> CellResult:
+    cell, progress, masker = running.cell, running.progress, running.run.masker
+    found = progress.found
+    models = found.models()
+    # An error before the agent stands alone.
+    told = progress.notices if progress.phase in ("agent", "checks") else ()
+    result = CellResult(
+        id=cell.id,
+        scenario=cell.scenario.id,
+        params=dict(cell.params),
+        replica=cell.replica,
+        verdict=verdict,
+        composite=composite,
+        duration_s=time.monotonic() - running.started,
+        error=masker.text(reason) if verdict == "error" else None,
+        agent=_agent_result(found.agent, cell.agent_type, masker),
+        trace=_trace_info(found, masker),
+        invariants=tuple(_masked_result(result, masker) for result in invariants),
+        forbidden=tuple(replace(rule, details=masker.text(rule.details)) for rule in found.forbidden),
+        reason=masker.text(reason),
+        usage=usage(
+            found.observed,
+            ran=found.agent is not None and cell.agent_type != "none",
+            spent_usd=models.cost_usd if models is not None else None,
+            is_told=models is None,
+        ),
+        judge_usage=judge_usage(found.graded),
+        unpriced=tuple(masker.text(model) for model in (found.observed.unpriced if found.observed else ())),
+        judge_unpriced=tuple(masker.text(model) for model in judge_unpriced(found.graded)),
+        notices=tuple(masker.text(notice) for notice in told),
+    )
+    problem = amount_problem(result)
+    return _uncountable(result, problem) if problem else result
+
+
+def _trace_info(found: CellFindings, masker: Masker) -> TraceInfo:
+    source, models = trace_source(found.observed), found.models()
+    replay = models.replay if models is not None else None
+    if replay is None:
+        return TraceInfo(source)
+    told = [*replay.stale]
+    fit: Literal["changed", "stale", "exact", "unused"] | None = "stale" if told or replay.left_over else "exact"
+    if replay.answered and replay.left_over:
+        told.append(f"recorded answers that were not asked for: {replay.left_over:,}")
+    if not replay.answered:
+        fit = "unused"
+    if replay.misses or found.agent is None:
+        fit = None  # it did not fit at all, or was not needed, which the cell's error says
+    if replay.is_changed:
+        fit = "changed"
+        told[:0] = [f"{UNCOMPARED}: {replay.uncompared}"] if replay.uncompared else []
+    return TraceInfo(source, fit, recorded_at=replay.recorded_at, differs=masker.text("; ".join(told)))
+
+
+def _uncountable(result: CellResult, problem: str) -> CellResult:
+    """A cell that says a number which no journal may hold: a judge's server can say anything."""
+    usage, judge_usage = dict.fromkeys(result.usage), dict.fromkeys(result.judge_usage)
+    error = replace(result, verdict="error", composite=None, error=problem, reason=problem)
+    return replace(error, usage=usage, judge_usage=judge_usage)
+
+
+def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResult | None:
+    if run is None or kind == "none":
+        return None
+    return AgentResult(
+        exit_code=run.exit_code,
+        timed_out=run.timed_out,
+        stopped=stopped_by(run),
+        failure=masker.text(run.failure),
+        duration_s=run.duration_s,
+        output=bound(masker.text(run.output)),
+        stderr=bound(masker.text(run.stderr), STDERR_LIMIT),
+        signal=run.signal,
+        note=masker.text(agent_note(run, kind)),
+    )
+
+
+def _masked_result(result: InvariantResult, masker: Masker) -> InvariantResult:
+    return replace(result, message=masker.text(result.message), details=masker.value(result.details))

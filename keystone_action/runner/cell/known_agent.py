@@ -13,82 +13,79 @@ from keystone_action.spec.models.agents import PresetAgent
 from keystone_action.system.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from keystone_action.runner.cell.running_cell import CellUnderWay
+    from keystone_action.runner.cell.prepare import Prepared
+    from keystone_action.runner.cell.running_cell import RunningCell
 
 _SECONDS = 60.0
 _SHOWN = 5
 """Paths that a notice names."""
 
 
-async def record_version(under_way: CellUnderWay) -> None:
+async def record_version(prepared: Prepared) -> None:
     """Write it into the audit log; null where the program does not tell. Nothing for other agents."""
-    agent = under_way.agent
+    running, agent = prepared.running, prepared.task.agent
     if not isinstance(agent, PresetAgent):
         return
-    known, key = under_way.run.versions, _key(under_way, agent)
+    key = _key(running, agent)
     program = key[2]
-    if key not in known:
-        known[key] = await _ask(under_way, agent, program)
-    details = {"agent": agent.type, "program": program, "version": known[key]}
-    under_way.audit.write("known_agent", details, ts=now())
+    version = await running.run.versions.of(key, lambda: _ask(prepared, agent, program))
+    details = {"agent": agent.type, "program": program, "version": version}
+    prepared.connections.audit.write("known_agent", details, ts=now())
 
 
-def why_no_question(under_way: CellUnderWay, agent: PresetAgent) -> str:
-    """What a person may do where a known agent asked no model."""
+def why_no_question(running: RunningCell, agent: PresetAgent, before: Iterable[str]) -> str:
+    """What a person may do where a known agent asked no model. before: paths of the workspace."""
     from keystone_action.agents.presets.preset import load_preset
 
     preset, advice = load_preset(agent.type), []
-    if found := _files(under_way, preset.steered_by):
+    if found := _files(before, preset.steered_by):
         advice.append(f"Files of the workspace steer it, try it without them: {_shown(found)}.")
-    if _known_version(under_way, agent) != preset.seen:
+    if running.run.versions.known(_key(running, agent)) != preset.seen:
         advice.append(f"Version {preset.seen} is known to work here: `{preset.install_command(preset.seen)}`.")
     return " ".join(advice) or "It is the version that is known to work here; what it printed is all that is known."
 
 
-def _known_version(under_way: CellUnderWay, agent: PresetAgent) -> str | None:
-    return under_way.run.versions.get(_key(under_way, agent))
-
-
-def _key(under_way: CellUnderWay, agent: PresetAgent) -> tuple[str, str | None, str]:
+def _key(running: RunningCell, agent: PresetAgent) -> tuple[str, str | None, str]:
     from keystone_action.agents.presets.preset import load_preset
 
-    return under_way.spec.id, under_way.image, agent.binary or load_preset(agent.type).program
+    return running.spec.id, running.image, agent.binary or load_preset(agent.type).program
 
 
-def tell_switched_off(under_way: CellUnderWay) -> None:
+def tell_switched_off(prepared: Prepared) -> None:
     """A notice of the settings in the workspace that a known agent is kept from reading."""
-    agent = under_way.agent
+    agent = prepared.task.agent
     if not isinstance(agent, PresetAgent):
         return
     from keystone_action.agents.presets.preset import load_preset
 
     preset = load_preset(agent.type)
-    if found := _files(under_way, preset.switched_off):
-        under_way.notices.append(f"{preset.title}: settings of the workspace count for nothing: {_shown(found)}")
+    if found := _files(prepared.before.entries, preset.switched_off):
+        shown = f"{preset.title}: settings of the workspace count for nothing: {_shown(found)}"
+        prepared.running.progress.note(shown)
 
 
 def _shown(paths: Sequence[str]) -> str:
     return ", ".join(paths[:_SHOWN]) + (f" and {len(paths) - _SHOWN:,} more" if len(paths) > _SHOWN else "")
 
 
-def _files(under_way: CellUnderWay, patterns: Sequence[str]) -> tuple[str, ...]:
+def _files(paths: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
     matches = PathMatcher(Globs(patterns, dot=True))
-    return tuple(path for path in under_way.before if matches(path))
+    return tuple(path for path in paths if matches(path))
 
 
-async def _ask(under_way: CellUnderWay, agent: PresetAgent, program: str) -> str | None:
+async def _ask(prepared: Prepared, agent: PresetAgent, program: str) -> str | None:
     """None where it does not tell. What it leaves behind is no part of the cell."""
     from keystone_action.agents.presets.preset import load_preset
 
-    preset = load_preset(agent.type)
-    place = under_way.roots.area / "version"
+    preset, checks = load_preset(agent.type), prepared.checks
+    place = checks.area / "version"
     place.mkdir()
-    command = Command((program, *preset.version), env=under_way.check_environment, timeout=_SECONDS)
+    command = Command((program, *preset.version), env=checks.environment, timeout=_SECONDS)
     with contextlib.suppress(HarnessError):
-        sandbox = await under_way.provider.open(
-            place, limits=under_way.limits, readable=under_way.readable, areas=(under_way.roots.area,)
+        sandbox = await checks.provider.open(
+            place, limits=checks.limits, readable=checks.readable, areas=(checks.area,)
         )
         try:
             done = await sandbox.run(command)

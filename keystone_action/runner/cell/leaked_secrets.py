@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -14,17 +14,19 @@ from urllib.parse import unquote_plus
 from keystone_action.errors import raise_unless_agent
 from keystone_action.evidence.audit import AuditLine
 from keystone_action.evidence.masking import ENCODING
-from keystone_action.evidence.secret_search import Found, SecretSearch, pieces_of
+from keystone_action.evidence.secret_search import Found, SecretSearch, is_long_enough, pieces_of
 from keystone_action.evidence.writes import DEFINITION
 from keystone_action.files.paths import PathProblem, display_path, open_inside
 from keystone_action.runner.cell.forbidden_rules import Findings
 from keystone_action.scoring.results import ForbiddenResult
+from keystone_action.spec.expressions import leaves
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun, LongText
     from keystone_action.evidence.writes import WriteLog
     from keystone_action.files.snapshot import Change
+    from keystone_action.runner.cell.running_cell import RunningCell
 
 FILE_LIMIT = 512 << 20
 """Bytes of one changed file that is looked through."""
@@ -137,9 +139,9 @@ class LeakSearch:
                 names = self._search.in_text(text).keys() | self._search.in_text(unquote_plus(text)).keys()
                 self._tell(names, f"the {part} of {where}", "recorded by the mock")
 
-    def in_model_requests(self, sent: SentToModels | None) -> None:
-        """What the agent sent to models."""
-        for number, name in sent.leaks if sent is not None else ():
+    def in_model_requests(self, leaks: Iterable[tuple[int, str]]) -> None:
+        """Requests to models, counted from 1, that held a secret, with its name."""
+        for number, name in leaks:
             self._tell([name], f"request {number:,} to a model", "seen by the gateway")
 
     def in_rows(self, service: str, log: WriteLog) -> None:
@@ -235,3 +237,27 @@ def _open_file(root: Path, path: str) -> Iterator[BinaryIO]:
         raise PathProblem(f"it can't be read: {error.strerror}") from None
     finally:
         os.close(descriptor)
+
+
+def secret_search(running: RunningCell, keys: Sequence[str]) -> SecretSearch:
+    """For the spec's secrets and the gateway's real keys, without those that stand in the spec for all to read."""
+    return SecretSearch(_secrets_of(running, keys))
+
+
+def _secrets_of(running: RunningCell, keys: Sequence[str]) -> dict[str, str]:
+    values = {f"the secret {name}": value for name, value in running.secrets.values.items() if value.strip()}
+    others = [key for key in keys if key not in values.values()]
+    values |= {f"the real key {number} of the gateway": key for number, key in enumerate(others, 1)}
+    stated = [leaf.value for leaf in leaves(running.spec)]
+    return {name: value for name, value in values.items() if not any(value.strip() in text for text in stated)}
+
+
+def explain_unsearched(running: RunningCell, keys: Sequence[str]) -> str:
+    """The sentence on secrets that `secrets_in_logs` does not look for; empty where it looks for all."""
+    looked_for = _secrets_of(running, keys)
+    short = [name for name, value in looked_for.items() if not is_long_enough(value)]
+    given = {f"the secret {name}": value for name, value in running.secrets.values.items() if value.strip()}
+    stated = [name for name in given if name not in looked_for]
+    why = [f"{', '.join(short)}: fewer than 8 characters"] if short else []
+    why += [f"{', '.join(stated)}: in the spec for all to read"] if stated else []
+    return f"forbidden.secrets_in_logs does not look for {'; '.join(why)}" if why else ""

@@ -1,14 +1,13 @@
-"""Getting a cell ready for its agent, in the boot order of the contract (5.2).
-
-Putting the author's files where a cell's agent finds them.
-"""
+"""The first stage of a cell: all that is there when its agent starts, in the boot order of the contract (5.2)."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,9 +18,11 @@ from keystone_action.agents.program import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import CopyReport, copy_tree, keep_originals, snapshot, snapshot_git
-from keystone_action.runner.cell.connections import attach_services, seal
+from keystone_action.runner.cell.connections import Connections, connect, seal_services
+from keystone_action.runner.cell.context import CheckSandboxes
 from keystone_action.runner.cell.recordings import why_without_history
-from keystone_action.runner.cell.sandbox_setup import missing_words, open_sandbox
+from keystone_action.runner.cell.running_cell import Expressions, RunningCell
+from keystone_action.runner.cell.sandbox_setup import AgentTask, OpenedSandbox, find_missing_programs, open_sandbox
 from keystone_action.runner.journal.entries import holds_results
 from keystone_action.runner.roots import make_readable
 from keystone_action.runner.started_run import run_shielded
@@ -31,10 +32,159 @@ from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from keystone_action.runner.cell.running_cell import CellUnderWay
+    from keystone_action.files.snapshot import Snapshot
+    from keystone_action.runner.cell.shared_copies import FirstCopy
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceBefore:
+    """What the workspace held before the agent started."""
+
+    entries: Snapshot
+
+    git: Snapshot | None
+    """What its `.git` held; None where nobody asks."""
+
+    originals: Path | None
+    """The files, to tell changes from; None when there were none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A cell whose agent may start."""
+
+    running: RunningCell
+    task: AgentTask
+    opened: OpenedSandbox
+    connections: Connections
+    before: WorkspaceBefore
+
+    audit_start: int
+    """The byte of the audit log where the agent starts."""
+
+    expressions: Expressions
+    """They know all that a cell has."""
+
+    checks: CheckSandboxes
+    """For checks that execute."""
+
+
+@asynccontextmanager
+async def prepare(running: RunningCell) -> AsyncIterator[Prepared]:
+    """Workspace, services, fixtures, setup, snapshot; when the block is left, all that was opened is closed. Raises
+    HarnessError."""
+    async with AsyncExitStack() as stack:
+        yield await _prepare(running, stack)
+
+
+async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
+    progress, loaded = running.progress, running.loaded
+    if running.image is None:
+        progress.note(*explain_unenforced(running.limits))
+    images = _pull(running, stack)
+    progress.enter("workspace")
+    first = await _copy_workspace(running)
+    code = await anyio.to_thread.run_sync(_lay_out_files, running)
+    expressions = Expressions(_names(running, code), loaded.has_expressions)
+    progress.enter("services")
+    connections, expressions = await connect(running, expressions, stack)
+    prompt = _prompt(running, expressions)
+    expressions = expressions.knowing(task={**expressions.names["task"], "prompt": prompt})
+    progress.enter("fixtures")
+    await _lay_out_fixtures(running, expressions, connections)
+    progress.enter("setup")
+    agent = interpolate(running.cell.agent, expressions.names)
+    if isinstance(agent, PresetAgent):
+        from keystone_action.agents.presets.preset import with_preset
+
+        agent = with_preset(agent)
+    inputs = write_inputs(running.roots.area / "task", prompt, agent, loaded.library)
+    task = AgentTask(agent, prompt, inputs, code)
+    opened = await open_sandbox(running, task, expressions, connections, images, stack)
+    audit_start = await seal_services(connections, running)
+    before = await anyio.to_thread.run_sync(_remember, running, first)
+    missing = await anyio.to_thread.run_sync(find_missing_programs, running, opened)
+
+    async def close() -> str:
+        await stack.aclose()
+        return connections.network.incomplete()
+
+    checks = CheckSandboxes(
+        provider=opened.provider,
+        limits=running.limits,
+        readable=opened.readable,
+        environment=opened.check_environment,
+        area=running.roots.area,
+        admit=connections.users.admit,
+        missing_programs=missing,
+        agent_directory=code,
+        close=close,
+    )
+    return Prepared(
+        running=running,
+        task=task,
+        opened=opened,
+        connections=connections,
+        before=before,
+        audit_start=audit_start,
+        expressions=expressions,
+        checks=checks,
+    )
+
+
+def _pull(running: RunningCell, stack: AsyncExitStack) -> asyncio.Task[DockerSandboxes] | None:
+    """Pulls the image and inspects it while services start. Awaiting it raises its error."""
+    if running.image is None:
+        return None
+    assert running.run.containers is not None
+    task = asyncio.create_task(running.run.containers.sandboxes(running.image))
+
+    async def end() -> None:
+        task.cancel()
+        await asyncio.wait([task])
+        if not task.cancelled():
+            task.exception()  # a cell that failed before it came to this one tells its own
+
+    stack.push_async_callback(run_shielded, end)
+    return task
+
+
+def _copy(running: RunningCell) -> Callable[..., CopyReport]:
+    """Copies a directory of the author's for the agent: without what it may not see."""
+    return partial(
+        copy_tree,
+        withheld=running.hidden,
+        results=running.run.planned.results_places,
+        holds_results=holds_results,
+        without_history=why_without_history(running.gateway),
+    )
+
+
+async def _copy_workspace(running: RunningCell) -> FirstCopy | None:
+    """What the workspace is a copy of now; None for a spec without one."""
+    spec, loaded = running.spec, running.loaded
+    if spec.workspace is None:
+        return None
+    copy = partial(_copy(running), loaded.code_path(spec.workspace), ignore=loaded.workspace_left_out)
+    key = (spec.id, why_without_history(running.gateway))
+    first = await running.run.copies.workspaces.lay_out(key, copy, running.roots.workspace)
+    running.progress.note(*first.notices)
+    return first
+
+
+def _lay_out_files(running: RunningCell) -> Path | None:
+    """Task files, the agent's own code, and the file for its trace (always there, empty at first). Returns where that
+    code is; None without any."""
+    loaded, roots, own_code = running.loaded, running.roots, running.cell.agent.dir
+    copy_task_files(running.spec.task.files, loaded.directory, roots.workspace, running.withheld)
+    roots.trace.touch()
+    if own_code is None:
+        return None
+    directory = roots.area / "agent"
+    running.progress.note(*_copy(running)(loaded.code_path(own_code), directory, ignore=loaded.agent_left_out).notices)
+    make_readable(directory)
+    return directory
 
 
 def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, withheld: Collection[Path]) -> None:
@@ -54,99 +204,23 @@ def copy_task_files(files: Sequence[str], directory: Path, workspace: Path, with
             raise HarnessError(f"task.files: {name} can't be copied: {error.strerror}") from error
 
 
-async def boot(under_way: CellUnderWay) -> None:
-    """Workspace, secrets, services, fixtures, setup. Raises HarnessError."""
-    loaded = under_way.loaded
-    under_way.notices += explain_unenforced(under_way.limits) if under_way.image is None else ()
-    sandboxes = _sandboxes(under_way)
-    under_way.enter("workspace")
-    await _lay_out(under_way)
-    under_way.names = _names(under_way)
-    under_way.enter("services")
-    await attach_services(under_way)
-    prompt = under_way.prompt = _prompt(under_way)
-    under_way.names["task"]["prompt"] = prompt
-    under_way.enter("fixtures")
-    await _lay_out_fixtures(under_way)
-    under_way.enter("setup")
-    under_way.agent = interpolate(under_way.cell.agent, under_way.names)
-    if isinstance(under_way.agent, PresetAgent):
-        from keystone_action.agents.presets.preset import with_preset
-
-        under_way.agent = with_preset(under_way.agent)
-    under_way.inputs = write_inputs(under_way.roots.area / "task", prompt, under_way.agent, loaded.library)
-    await open_sandbox(under_way, sandboxes)
-    await seal(under_way)
-    await anyio.to_thread.run_sync(_remember, under_way)
-    await missing_words(under_way)
-
-
-def _sandboxes(under_way: CellUnderWay) -> asyncio.Task[DockerSandboxes] | None:
-    """Pulls the image and inspects it while services start. Awaiting it raises its error."""
-    if under_way.image is None:
-        return None
-    assert under_way.run.containers is not None
-    task = asyncio.create_task(under_way.run.containers.sandboxes(under_way.image))
-
-    async def end() -> None:
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.exception()  # a cell that failed before it came to this one tells its own
-
-    under_way.stack.push_async_callback(run_shielded, end)
-    return task
-
-
-async def _lay_out(under_way: CellUnderWay) -> None:
-    """Workspace, task files, the agent's own code, and the file for its trace (always there, empty at first)."""
-    loaded, spec = under_way.loaded, under_way.spec
-    why_short = why_without_history(under_way.gateway_wanted)
-    copy = partial(
-        copy_tree,
-        withheld=under_way.hidden,
-        results=under_way.run.results_places,
-        holds_results=holds_results,
-        without_history=why_short,
-    )
-    if spec.workspace is not None:
-        copy_workspace = partial(copy, loaded.code_path(spec.workspace), ignore=loaded.workspace_left_out)
-        first = await under_way.run.first_copies.lay_out(
-            (spec.id, why_short), copy_workspace, under_way.roots.workspace
-        )
-        under_way.notices += first.notices
-        under_way.first_copy = first
-    await anyio.to_thread.run_sync(_lay_out_files, under_way, copy)
-
-
-def _lay_out_files(under_way: CellUnderWay, copy: Callable[..., CopyReport]) -> None:
-    loaded, roots, spec = under_way.loaded, under_way.roots, under_way.spec
-    copy_task_files(spec.task.files, loaded.directory, roots.workspace, under_way.withheld)
-    own_code = under_way.cell.agent.dir
-    if own_code is not None:
-        directory = under_way.agent_directory = roots.area / "agent"
-        under_way.notices += copy(loaded.code_path(own_code), directory, ignore=loaded.agent_left_out).notices
-        make_readable(directory)
-    roots.trace.touch()
-
-
-def _names(under_way: CellUnderWay) -> dict[str, Any]:
+def _names(running: RunningCell, agent_directory: Path | None) -> Mapping[str, Any]:
     """What expressions can name before there are services (contract, section 1: Expressions).
 
     `env` is our own environment without GitHub's; that it is used in `agent.env` only is checked by the loader.
     """
-    cell, secrets, environ = under_way.cell, under_way.secrets, under_way.run.options.caller.environ
+    cell, secrets, environ = running.cell, running.secrets, running.options.caller.environ
     if secrets.error is not None:
         raise secrets.error
-    under_way.notices += secrets.warnings
+    running.progress.note(*secrets.warnings)
     names: dict[str, Any] = {
         "params": dict(cell.params),
         "secrets": dict(secrets.values),
-        "workspace": str(under_way.roots.workspace),
+        "workspace": str(running.roots.workspace),
         "cell": {"id": cell.id, "replica": cell.replica, "seed": cell.seed},
         "env": {name: value for name, value in environ.items() if not name.startswith(HIDDEN_VARIABLES)},
-        "task": {"system": under_way.spec.task.system or ""},
-        "agent": {"dir": str(under_way.agent_directory) if under_way.agent_directory else ""},
+        "task": {"system": running.spec.task.system or ""},
+        "agent": {"dir": str(agent_directory) if agent_directory else ""},
         "services": {},
     }
     if cell.scenario.record is not None:
@@ -154,42 +228,41 @@ def _names(under_way: CellUnderWay) -> dict[str, Any]:
     return names
 
 
-def _prompt(under_way: CellUnderWay) -> str:
-    loaded, own = under_way.loaded, under_way.cell.scenario.prompt
+def _prompt(running: RunningCell, expressions: Expressions) -> str:
+    loaded, own = running.loaded, running.cell.scenario.prompt
     if own is None and loaded.prompt_is_literal:
         return loaded.prompt
-    return under_way.fill(loaded.prompt if own is None else own)
+    return expressions.fill(loaded.prompt if own is None else own)
 
 
-async def _lay_out_fixtures(under_way: CellUnderWay) -> None:
-    workspace, stubs = under_way.roots.workspace, under_way.loaded.stubs
-    fixtures = [under_way.fill(fixture) for fixture in under_way.spec.fixtures]
+async def _lay_out_fixtures(running: RunningCell, expressions: Expressions, connections: Connections) -> None:
+    workspace, stubs = running.roots.workspace, running.loaded.stubs
+    fixtures = [expressions.fill(fixture) for fixture in running.spec.fixtures]
     if fixtures:
         from keystone_action.runner.cell.fixtures import run_fixtures
 
-        under_way.notices += await run_fixtures(
+        notices = await run_fixtures(
             fixtures,
             workspace=workspace,
-            directory=under_way.loaded.directory,
-            withheld=under_way.withheld,
-            run_sql=lambda service, script: under_way.places[service].run_sql(script),
+            directory=running.loaded.directory,
+            withheld=running.withheld,
+            run_sql=lambda service, script: connections.places[service].run_sql(script),
         )
+        running.progress.note(*notices)
     if stubs:
         from keystone_action.runner.cell.fixtures import apply_stubs
 
         await apply_stubs(stubs, workspace)
 
 
-def _remember(under_way: CellUnderWay) -> None:
+def _remember(running: RunningCell, first: FirstCopy | None) -> WorkspaceBefore:
     """What the workspace holds before the agent starts: the originals for the patch, and the snapshot."""
-    workspace, first = under_way.roots.workspace, under_way.first_copy
+    workspace, watched = running.roots.workspace, running.spec.watches_files
     try:
-        under_way.before = snapshot(workspace, attributes=under_way.spec.watches_files)
-        if under_way.spec.watches_files:
-            under_way.git_before = snapshot_git(workspace, under_way.before)
+        entries = snapshot(workspace, attributes=watched)
+        git = snapshot_git(workspace, entries) if watched else None
     except PathUnreadable as error:
         raise HarnessError(f"the agent can't start from this workspace: {error}") from error
-    if first is not None and first.is_still(under_way.before):
-        under_way.originals = first.originals
-    else:
-        under_way.originals = keep_originals(workspace, under_way.roots.private / "before")
+    if first is not None and first.is_still(entries):
+        return WorkspaceBefore(entries, git, first.originals)
+    return WorkspaceBefore(entries, git, keep_originals(workspace, running.roots.private / "before"))

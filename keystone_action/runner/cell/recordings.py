@@ -10,6 +10,7 @@ import anyio.to_thread
 
 from keystone_action import __version__
 from keystone_action.errors import HarnessError
+from keystone_action.evidence.model import ReplayEvidence
 from keystone_action.spec.models.agents import PresetAgent
 from keystone_action.spec.plan import first_replica
 
@@ -101,6 +102,20 @@ class CellRecording:
         if self.replay.miss:
             raise HarnessError(self.replay.miss, help="record anew with --gateway record")
         return tuple(_replay_notices(self.replay))
+
+    def fit(self) -> ReplayEvidence | None:
+        """How the recording has fitted so far; None where nothing is replayed."""
+        if self.replay is None:
+            return None
+        return ReplayEvidence(
+            recorded_at=self.replay.date,
+            answered=self.replay.answered,
+            left_over=self.replay.left_over,
+            stale=self.replay.stale,
+            misses=bool(self.replay.miss or self.replay.problem),
+            is_changed=self.is_changed,
+            uncompared=self.uncompared,
+        )
 
     async def keep(self, result: CellResult, ledger: Ledger, apis: Mapping[str, str], masker: Masker) -> None:
         """The cell was graded: a recording of it replaces the one that there was. apis: those of the

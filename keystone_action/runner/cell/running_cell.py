@@ -1,28 +1,20 @@
-"""The one record of a cell under way: what a stage of its life writes, later stages, checks and the result read.
+"""One attempt at a cell: what it is, how far it is, and the files that it leaves in the results.
 
-What a cell leaves in the results directory, masked: `cells/<id>/{agent.stdout, agent.stderr, audit.jsonl, …}`.
-
-Which commands a cell runs, told as they begin and end, for those who asked for all of it (`-v`).
-
-Secrets are masked in each word of a command before it is quoted and cut: afterwards nobody would find them in it.
-Sandboxes and their providers are as they were, but that each command is told: whatever else is asked of them goes to
-the real one.
+`RunningCell` says what was known before the first stage. `CellProgress` owns all that changes while the stages go by;
+what the stages found is in the records that they hand on.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
 import shlex
-from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from keystone_action.agents.program import agent_environment
-from keystone_action.files.kept_output import write_all
 from keystone_action.files.removal import remove_tree
 from keystone_action.runner.journal.journal import output_error
 from keystone_action.runner.model_access import gateway_of
@@ -32,37 +24,19 @@ from keystone_action.spec.expressions import interpolate
 from keystone_action.system.command import Command, CommandLimits, Completed, shown_command
 
 if TYPE_CHECKING:
-    import asyncio
-    from collections.abc import Mapping
-    from pathlib import Path
-
-    from keystone_action.agents.program import Inputs
-    from keystone_action.engine.networks import ContainerNetwork
-    from keystone_action.evidence.audit import AuditLog
     from keystone_action.evidence.masking import Masker
-    from keystone_action.evidence.model import AgentRun, Evidence
+    from keystone_action.evidence.model import AgentRun, Evidence, ModelEvidence
     from keystone_action.evidence.trace import Trace
-    from keystone_action.files.snapshot import Change, Snapshot
-    from keystone_action.gateway.cell import CellGateway
-    from keystone_action.gateway.recordings.replay import Replay
-    from keystone_action.network.proxy import EgressCell
-    from keystone_action.runner.cell.leaked_secrets import SentToModels
-    from keystone_action.runner.cell.recordings import CellRecording
-    from keystone_action.runner.cell.shared_copies import FirstCopy
+    from keystone_action.options.model import Options
+    from keystone_action.runner.progress import Progress
     from keystone_action.runner.roots import CellRoots
     from keystone_action.runner.secrets import SpecSecrets
-    from keystone_action.runner.started_run import RunUnderWay
-    from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
+    from keystone_action.runner.started_run import StartedRun
     from keystone_action.scoring.results import ForbiddenResult, InvariantResult
-    from keystone_action.services.service import Place
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
-    from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.gateway import Gateway
     from keystone_action.spec.models.spec import Invariant, Spec
-    from keystone_action.spec.models.task import Setup
     from keystone_action.spec.plan import Cell
-
-    # was an import of itself
 
 Value = TypeVar("Value")
 Rerun = Literal["as_asked", "once", "never"]
@@ -81,72 +55,112 @@ class GradedCheck:
     unpriced: tuple[str, ...] = ()
 
 
-@dataclass(kw_only=True)
-class CellUnderWay:
-    """One attempt at a cell. What a stage writes is not there before it.
+def _no_models() -> ModelEvidence | None:
+    return None
 
-    started: monotonic seconds. stack: undoes in reverse order what the stages did.
-    Workspace: agent_directory, the agent's own code, None without any; first_copy, what the workspace is a copy of,
-    where it is copied for all cells of the spec; names, what expressions can name.
-    Services: audit, open until the cell's end; network, its own on the engine; proxy, the way out of it; gateway, its
-    way to models, and budget_spent, set some seconds after that one's budget was; recording, what is recorded or
-    replayed of that; sent_to_models, what a rule on secrets found there; users, whose connections are the cell's;
-    places, its services by name, in the order of the spec.
-    Setup: prompt, setup and agent, as interpolated; inputs, files of ours for the agent; provider, opens the sandboxes
-    of checks as the agent's was; readable, directories of ours that code in these may read; check_environment, what
-    commands of checks get besides their own `env`; originals and before, what the workspace held; git_before, what its
-    `.git` held, None where nobody asks; audit_start, where the audit log of the agent begins; missing_programs,
-    first words of checks' commands that the sandbox has not, with the place where it hides them.
-    Agent: agent_run, None before its end. Evidence: observed, the trace that checks read; unreadable, the sentence that
-    disqualifies it; all_changes, of files, those in `.git` too, empty where nobody asks; forbidden, what rules came to.
-    rerun, what may be done about an error from here on.
-    Checks: graded, in the order in which they ended; in that of the spec once all have.
-    """
+
+@dataclass(frozen=True, slots=True)
+class CellFindings:
+    """What is known of an attempt so far, which its result tells wherever the attempt breaks off."""
+
+    models: Callable[[], ModelEvidence | None] = _no_models
+    """What passed the gateway until now; None for a cell without one."""
+
+    agent: AgentRun | None = None
+    """None before the agent's end."""
+
+    observed: Trace | None = None
+    forbidden: tuple[ForbiddenResult, ...] = ()
+    graded: tuple[GradedCheck, ...] = ()
+    """The checks in the order in which they ended; in that of the spec once all have."""
+
+
+class CellProgress:
+    """How far one attempt at a cell is. progress: told of phases, and with `verbose` of commands and services."""
+
+    def __init__(self, cell_id: str, progress: Progress, *, verbose: bool) -> None:
+        self._cell_id, self._progress, self._verbose = cell_id, progress, verbose
+        self._phase = "start"
+        self._rerun: Rerun = "as_asked"
+        self._notices: list[str] = []
+        self._found = CellFindings()
+        self._graded: list[GradedCheck] = []
+
+    @property
+    def phase(self) -> str:
+        """Where it is: workspace, services, fixtures, setup, agent, checks."""
+        return self._phase
+
+    @property
+    def rerun(self) -> Rerun:
+        """What may be done about an error that comes now."""
+        return self._rerun
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What people should know of the cell, in sentences."""
+        return tuple(self._notices)
+
+    @property
+    def found(self) -> CellFindings:
+        """What is known so far."""
+        return replace(self._found, graded=tuple(self._graded))
+
+    def enter(self, phase: str) -> None:
+        """Go on to the next phase."""
+        self._phase = phase
+        self._progress.phase(self._cell_id, phase)
+
+    def tell(self, message: str) -> None:
+        """Say what the cell does, to those who asked for all of it."""
+        if self._verbose:
+            self._progress.detail(self._cell_id, message)
+
+    def note(self, *notices: str) -> None:
+        """Add sentences that people should know."""
+        self._notices += notices
+
+    def allow_rerun(self, rerun: Rerun) -> None:
+        """From here on an error is of this kind."""
+        self._rerun = rerun
+
+    def open_models(self, models: Callable[[], ModelEvidence | None]) -> None:
+        """The cell has a gateway; `models` says what has passed it so far."""
+        self._found = replace(self._found, models=models)
+
+    def end_agent(self, run: AgentRun) -> None:
+        """The agent has ended, or more is known of how it did."""
+        self._found = replace(self._found, agent=run)
+
+    def observe(self, observed: Trace | None) -> None:
+        """The trace that checks read is known."""
+        self._found = replace(self._found, observed=observed)
+
+    def judge_rules(self, forbidden: Sequence[ForbiddenResult]) -> None:
+        """The rules that were judged so far, in place of those of the last call."""
+        self._found = replace(self._found, forbidden=tuple(forbidden))
+
+    def add_graded(self, graded: GradedCheck) -> None:
+        """One more check has ended."""
+        self._graded.append(graded)
+
+    def grade(self, graded: Sequence[GradedCheck]) -> None:
+        """The checks that ended so far, in place of those of the last call."""
+        self._graded = list(graded)
+
+
+@dataclass(frozen=True, eq=False)
+class RunningCell:
+    """One attempt at a cell, with all that is known before its first stage."""
 
     cell: Cell
-    run: RunUnderWay
+    run: StartedRun
     roots: CellRoots
-    started: float = 0.0
-    stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    phase: str = "start"
-    rerun: Rerun = "as_asked"
-    notices: list[str] = field(default_factory=list)
+    files: CellFiles
+    progress: CellProgress
 
-    agent_directory: Path | None = None
-    first_copy: FirstCopy | None = None
-    names: dict[str, Any] = field(default_factory=dict)
-
-    network: ContainerNetwork | None = None
-    proxy: EgressCell | None = None
-    audit: AuditLog = field(init=False)
-    gateway: CellGateway | None = None
-    recording: CellRecording | None = None
-    budget_spent: asyncio.Event | None = None
-    sent_to_models: SentToModels | None = None
-    users: set[int] = field(default_factory=set)
-    places: dict[str, Place] = field(default_factory=dict)
-
-    prompt: str = field(init=False)
-    setup: Setup = field(init=False)
-    agent: AgentBase = field(init=False)
-    inputs: Inputs = field(init=False)
-    provider: SandboxProvider = field(init=False)
-    sandbox: Sandbox = field(init=False)
-    readable: tuple[Path, ...] = ()
-    check_environment: Mapping[str, str] = field(default_factory=dict)
-    originals: Path | None = None
-    before: Snapshot = field(init=False)
-    git_before: Snapshot | None = None
-    audit_start: int = 0
-    missing_programs: Mapping[str, Path | None] = field(default_factory=dict)
-
-    agent_run: AgentRun | None = None
-    observed: Trace | None = None
-    evidence: Evidence = field(init=False)
-    unreadable: str = ""
-    all_changes: tuple[Change, ...] = ()
-    forbidden: tuple[ForbiddenResult, ...] = ()
-    graded: list[GradedCheck] = field(default_factory=list)
+    started: float
+    """Monotonic seconds."""
 
     @property
     def loaded(self) -> LoadedSpec:
@@ -159,6 +173,11 @@ class CellUnderWay:
         return self.cell.loaded.spec
 
     @property
+    def options(self) -> Options:
+        """The options of the call."""
+        return self.run.planned.options
+
+    @property
     def invariants(self) -> Mapping[str, Invariant]:
         """The spec's, then those of the scenario, by name."""
         return {**self.spec.invariants, **self.cell.scenario.invariants}
@@ -166,7 +185,7 @@ class CellUnderWay:
     @property
     def secrets(self) -> SpecSecrets:
         """The secrets of its spec."""
-        return self.run.secrets[self.spec.id]
+        return self.run.author.secrets[self.spec.id]
 
     @property
     def limits(self) -> CommandLimits:
@@ -176,68 +195,42 @@ class CellUnderWay:
 
     @property
     def image(self) -> str | None:
-        """What it runs in, None for the process sandbox."""
-        return self.run.image(self.cell)
+        """The image that it runs in, None for the process sandbox."""
+        return self.run.planned.image(self.cell)
 
     @cached_property
     def hidden(self) -> set[Path]:
         """What the agent may not see, results aside."""
-        return hidden_places(self.loaded, self.run.options)
+        return hidden_places(self.loaded, self.options)
 
     @property
     def withheld(self) -> set[Path]:
         """What is copied nowhere: files that the agent may not see, and results."""
-        return self.hidden | self.run.results_places
+        return self.hidden | self.run.planned.results_places
 
     @property
-    def gateway_wanted(self) -> Gateway | None:
+    def gateway(self) -> Gateway | None:
         """As the spec or an option of the call asks for it, not interpolated; None where none does."""
-        return gateway_of(self.spec, self.cell.agent, self.run.options)
+        return gateway_of(self.spec, self.cell.agent, self.options)
 
-    @property
-    def replay(self) -> Replay | None:
-        """What its agent's models answered from; None when they did themselves."""
-        return self.recording.replay if self.recording is not None else None
 
-    def enter(self, phase: str) -> None:
-        """Go on to the next phase."""
-        self.phase = phase
-        self.run.progress.phase(self.cell.id, phase)
+@dataclass(frozen=True, slots=True)
+class Expressions:
+    """Replaces expressions of the spec."""
 
-    def tell(self, message: str) -> None:
-        """Say what it does, to those who asked for all of it."""
-        if self.run.options.caller.verbose:
-            self.run.progress.detail(self.cell.id, message)
+    names: Mapping[str, Any]
+    """What they can name, as nested mappings."""
+
+    has_expressions: bool
+    """Where the spec has none, `{{ }}` are braces."""
+
+    def knowing(self, **names: Any) -> Expressions:
+        """With more names, or with others in their place."""
+        return replace(self, names={**self.names, **names})
 
     def fill(self, value: Value, **names: str) -> Value:
-        """A part of the spec with its expressions replaced; names: in place of these of its own. Where the spec has no
-        expressions, `{{ }}` are braces."""
-        return interpolate(value, {**self.names, **names}) if self.loaded.has_expressions else value
-
-    def environment(
-        self, *, agent_directory: Path | None = None, agent_env: Mapping[str, str] | None = None
-    ) -> dict[str, str]:
-        """What a command in the sandbox finds; with directory and `env` of the agent, what the agent does."""
-        return agent_environment(
-            prompt=self.prompt,
-            prompt_file=self.inputs.prompt_file,
-            workspace=self.sandbox.workspace_inside,
-            services={name: place.for_agent for name, place in self.places.items()},
-            seed=self.spec.determinism.seed,
-            model_variables=self.gateway.variables if self.gateway is not None and agent_env is not None else None,
-            setup_env=self.setup.env,
-            agent_directory=agent_directory,
-            agent_env=agent_env,
-        )
-
-    def admit(self, sandbox: Sandbox) -> None:
-        """Let the user of a sandbox reach this cell's services."""
-        if sandbox.uid is not None:
-            self.users.add(sandbox.uid)
-
-    def incomplete(self) -> str:
-        """Why the record of what left this cell is not whole; empty when it is."""
-        return (self.proxy.failure or "") if self.proxy is not None else ""
+        """A part of the spec with its expressions replaced. names: in place of its own."""
+        return interpolate(value, {**self.names, **names}) if self.has_expressions else value
 
 
 OUTPUT_LIMIT = 64 * 1024
@@ -247,7 +240,8 @@ STDERR_LIMIT = 16 * 1024
 
 
 class CellFiles:
-    """The folder of one cell. Every method raises OutputError when the disk won't take it."""
+    """The folder of one cell in the results, masked: `cells/<id>/{agent.stdout, agent.stderr, audit.jsonl, …}`. Every
+    method raises OutputError when the disk won't take it."""
 
     def __init__(self, directory: Path, masker: Masker) -> None:
         self.directory = directory
@@ -270,9 +264,9 @@ class CellFiles:
         """All that a graded cell leaves: what its agent printed, audit log, trace and diff, and the log of each check
         that has one."""
         self.agent(evidence.agent)
-        self._write("audit.jsonl", _text(evidence.audit_log))
-        self._write("trace.jsonl", _text(evidence.trace))
-        self._write("diff.patch", evidence.patch, errors="surrogateescape")
+        self._write("audit.jsonl", evidence.audit.log.read_text("utf-8", "replace"))
+        self._write("trace.jsonl", evidence.trace.read_text("utf-8", "replace"))
+        self._write("diff.patch", evidence.files.patch, errors="surrogateescape")
         for entry in graded:
             if entry.log:
                 self._write(f"checks/{entry.result.name}.log", entry.log)
@@ -282,23 +276,13 @@ class CellFiles:
         self._write("internal-error.log", text)
 
     def _write(self, name: str, text: str, *, errors: str = "replace") -> None:
-        # Mostly empty, and several in each cell: a file object would take longer than what is written.
-        path = f"{self.directory}/{name}"
-        data = self._mask.text(text).encode("utf-8", errors) if text else b""
+        path = self.directory / name
+        data = self._mask.text(text).encode("utf-8", errors)
         try:
-            if "/" in name:
-                Path(path).parent.mkdir(exist_ok=True)
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o666)
-            try:
-                write_all(file, data)
-            finally:
-                os.close(file)
+            path.parent.mkdir(exist_ok=True)
+            path.write_bytes(data)
         except OSError as error:
-            raise output_error(Path(path), error) from error
-
-
-def _text(log: Path) -> str:
-    return log.read_text("utf-8", "replace") if os.stat(log).st_size else ""  # noqa: PTH116
+            raise output_error(path, error) from error
 
 
 def bound(text: str, limit: int = OUTPUT_LIMIT) -> str:
@@ -309,50 +293,49 @@ def bound(text: str, limit: int = OUTPUT_LIMIT) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters cut …]\n{text[-half:]}"
 
 
-Tell = Callable[[str], None]
-Mask = Callable[[str], str]
+def verbose_sandbox(sandbox: Sandbox, tell: Callable[[str], None], mask: Callable[[str], str]) -> Sandbox:
+    """The sandbox, with each of its commands told as it begins and ends. mask: takes secrets out of each word of a
+    command, before it is quoted and cut: afterwards nobody would find them."""
+    return cast("Sandbox", _VerboseSandbox(sandbox, tell, mask))
 
 
-def telling_sandbox(sandbox: Sandbox, tell: Tell, mask: Mask) -> Sandbox:
-    """The sandbox, whose commands are told."""
-    return cast("Sandbox", _TellingSandbox(sandbox, tell, mask))
+def verbose_provider(
+    provider: SandboxProvider, tell: Callable[[str], None], mask: Callable[[str], str]
+) -> SandboxProvider:
+    """The provider, whose sandboxes tell their commands."""
+    return cast("SandboxProvider", _VerboseProvider(provider, tell, mask))
 
 
-def telling_provider(provider: SandboxProvider, tell: Tell, mask: Mask) -> SandboxProvider:
-    """The provider, the commands of whose sandboxes are told."""
-    return cast("SandboxProvider", _TellingProvider(provider, tell, mask))
-
-
-class _Telling:
-    def __init__(self, told: Any, tell: Tell, mask: Mask) -> None:
-        self._told = told
+class _Verbose:
+    def __init__(self, real: Any, tell: Callable[[str], None], mask: Callable[[str], str]) -> None:
+        self._real = real
         self._tell = tell
         self._mask = mask
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._told, name)
+        return getattr(self._real, name)
 
 
-class _TellingProvider(_Telling):
+class _VerboseProvider(_Verbose):
     async def open(self, *arguments: Any, **named: Any) -> Sandbox:
-        return telling_sandbox(await self._told.open(*arguments, **named), self._tell, self._mask)
+        return verbose_sandbox(await self._real.open(*arguments, **named), self._tell, self._mask)
 
     async def open_host(self, *arguments: Any, **named: Any) -> Sandbox:
-        return telling_sandbox(await self._told.open_host(*arguments, **named), self._tell, self._mask)
+        return verbose_sandbox(await self._real.open_host(*arguments, **named), self._tell, self._mask)
 
 
-class _TellingSandbox(_Telling):
+class _VerboseSandbox(_Verbose):
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
         shown = self._shown(command)
         self._tell(f"$ {shown}")
-        completed: Completed = await self._told.run(command, stop)
+        completed: Completed = await self._real.run(command, stop)
         how = "time limit" if completed.timed_out else completed.limit or f"exit code {completed.shell_code}"
         self._tell(f"{how} after {_seconds(completed.duration_s)} s: {shown}")
         return completed
 
     def serve(self, command: Command) -> AbstractAsyncContextManager[RunningCommand]:
         self._tell(f"$ {self._shown(command)}")
-        served: AbstractAsyncContextManager[RunningCommand] = self._told.serve(command)
+        served: AbstractAsyncContextManager[RunningCommand] = self._real.serve(command)
         return served
 
     def _shown(self, command: Command) -> str:

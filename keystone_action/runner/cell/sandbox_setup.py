@@ -1,20 +1,10 @@
-"""The agent's sandbox, ready for it: `setup` done, and the network as the spec wants it.
+"""The agent's sandbox, ready for it: `setup` done, and the network as the spec wants it (contract, 1.1 and 5.2).
 
-As processes: Python packages in an environment of the cell, commands as the agent's user; cells in which both would do
-the same get copies of what they left in the first. In containers: packages in a cached layer of the image, commands as
-root in the workspace, and what both leave in the system is there for the agent and for every check (contract, 1.1 and
-5.2).
-
-`setup` in the process sandbox: once for the cells of a run in which it would do the same.
-
-Packages and commands are each run in the first such cell, and what they left there is copied to the others (see
-`kept.py`). Where a copy would not be what the commands would have made, each cell runs them.
-
-`setup`: files, Python packages and commands, before the agent starts (spec 1.1 and 5.2).
-
-Packages come first of all, in a world of their own: a virtual environment is made by the sandbox's python3 as the
-agent's user, then closed to it and handed to agent and checks as a readable directory. So neither the agent can change
-what its checks import, nor does the environment go away with the agent's HOME.
+As processes: Python packages in an environment of the cell, which is made by the sandbox's python3 as the agent's user,
+then closed to it and handed to agent and checks to read; commands as the agent's user. Where setup does the same in
+several cells, the first runs it and the others get copies of what it left (`shared_copies.py`).
+In containers: packages in a cached layer of the image, commands as root in the workspace; what both leave in the system
+is there for the agent and for every check.
 """
 
 from __future__ import annotations
@@ -24,27 +14,20 @@ import os
 import re
 import stat
 import time
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
+from keystone_action.agents.program import agent_environment
 from keystone_action.errors import HarnessError
-from keystone_action.files.copies import (
-    GitState,
-    copy_all,
-    copy_exactly,
-    file_holds,
-    git_state,
-    give_to_owner,
-    put_copies,
-)
+from keystone_action.files.copies import GitState, copy_all, copy_exactly, file_holds, git_state, put_copies
 from keystone_action.files.descent import walk_down
-from keystone_action.files.paths import PathProblem, make_directories_inside, resolve_inside, write_inside
-from keystone_action.files.workspace import copy_tree
+from keystone_action.runner.cell.fixtures import write_files
+from keystone_action.runner.cell.running_cell import verbose_provider, verbose_sandbox
 from keystone_action.runner.cell.shared_copies import SetupSteps, fingerprint
 from keystone_action.runner.preflight import readable_folders, with_search_path
 from keystone_action.runner.started_run import run_shielded
@@ -53,27 +36,349 @@ from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
 from keystone_action.spec.expressions import leaves
 from keystone_action.spec.models.agents import PresetAgent
 from keystone_action.spec.models.fields import ShellCommand
-from keystone_action.spec.models.task import SetupFile
 from keystone_action.system.command import Command, CommandLimits, shown_command
 
 if TYPE_CHECKING:
     from asyncio import Task
+    from contextlib import AsyncExitStack
 
-    from keystone_action.runner.cell.running_cell import CellUnderWay
+    from keystone_action.agents.program import Inputs
+    from keystone_action.evidence.model import Address
+    from keystone_action.runner.cell.connections import Connections
+    from keystone_action.runner.cell.running_cell import Expressions, RunningCell
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+    from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.models.spec import Invariant
     from keystone_action.spec.models.task import Setup
 
+WORTH_KEEPING = 1.0
+"""Seconds that commands must take: what is quicker is run again sooner than it is copied."""
 _DEBIAN = "on Debian and Ubuntu: apt-get install python3-venv; or set `base:` to an image that has it"
 
 
 @dataclass(frozen=True, slots=True)
+class AgentTask:
+    """What the agent is to do, and what it is given for that."""
+
+    agent: AgentBase
+    """Interpolated."""
+
+    prompt: str
+    inputs: Inputs
+    """Files of ours that it may read."""
+
+    directory: Path | None
+    """Its own code; None without any."""
+
+    @property
+    def folders(self) -> tuple[Path, ...]:
+        """What commands can read of the cell's besides its workspace: the prompt, the agent's own code."""
+        return (self.inputs.directory, *([self.directory] if self.directory is not None else []))
+
+
+@dataclass(frozen=True, slots=True)
+class CellVariables:
+    """What every command in the cell's sandbox finds in its environment besides what the sandbox was opened with."""
+
+    task: AgentTask
+    addresses: Mapping[str, Address]
+    seed: int | None
+    setup_env: Mapping[str, str]
+
+    def of_command(self, workspace_inside: str) -> dict[str, str]:
+        """For commands of `setup` and of checks. workspace_inside: as the sandbox sees it."""
+        return self._variables(workspace_inside)
+
+    def of_agent(self, workspace_inside: str, model_variables: Mapping[str, str] | None) -> dict[str, str]:
+        """For the agent. Raises HarnessError for a variable that no process can be given."""
+        return self._variables(
+            workspace_inside,
+            model_variables=model_variables,
+            agent_directory=self.task.directory,
+            agent_env=self.task.agent.env,
+        )
+
+    def _variables(self, workspace_inside: str, **of_agent: Any) -> dict[str, str]:
+        return agent_environment(
+            prompt=self.task.prompt,
+            prompt_file=self.task.inputs.prompt_file,
+            workspace=workspace_inside,
+            services=self.addresses,
+            seed=self.seed,
+            setup_env=self.setup_env,
+            **of_agent,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedSandbox:
+    """The agent's sandbox."""
+
+    sandbox: Sandbox
+
+    provider: SandboxProvider
+    """Opens the sandboxes of checks as this one was opened."""
+
+    readable: tuple[Path, ...]
+    """Directories of ours that code in these may read."""
+
+    variables: CellVariables
+
+    check_environment: Mapping[str, str]
+    """What commands of checks get besides their own `env`."""
+
+
+async def open_sandbox(
+    running: RunningCell,
+    task: AgentTask,
+    expressions: Expressions,
+    connections: Connections,
+    images: Task[DockerSandboxes] | None,
+    stack: AsyncExitStack,
+) -> OpenedSandbox:
+    """With files, packages and commands of `setup`. images: the sandboxes of the cell's image, None for the process
+    sandbox. stack: closes it. Raises HarnessError."""
+    setup = expressions.fill(running.spec.setup)
+    progress, mask = running.progress, running.run.masker.text
+    for command in setup.commands:
+        progress.tell(f"setup $ {shown_command(mask(command))}")
+    making = _SandboxMaking(running, task, setup, expressions, connections, stack)
+    opened = await (making.as_process() if images is None else making.in_container(await images))
+    connections.users.admit(opened.sandbox)
+    if not running.options.caller.verbose:
+        return opened
+    return replace(
+        opened,
+        provider=verbose_provider(opened.provider, progress.tell, mask),
+        sandbox=verbose_sandbox(opened.sandbox, progress.tell, mask),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _SandboxMaking:
+    """See `open_sandbox`."""
+
+    running: RunningCell
+    task: AgentTask
+    setup: Setup
+    expressions: Expressions
+    connections: Connections
+    stack: AsyncExitStack
+
+    async def as_process(self) -> OpenedSandbox:
+        running, setup = self.running, self.setup
+        roots, run = running.roots, running.run
+        certificates = run.author.certificates
+        shown = readable_folders(running.loaded, running.options)
+        packages = await _make_environment_once(running, setup)
+        made = (packages.directory,) if packages.directory is not None else ()
+        readable = (*self.task.folders, *made, *shown)
+        base = with_search_path(packages.variables, shown)
+        sandbox = await run.provider.open(
+            roots.workspace,
+            limits=running.limits,
+            readable=(*readable, *certificates.folders),
+            environment=base,
+            areas=(roots.area,),
+        )
+        self.stack.push_async_callback(run_shielded, sandbox.close)
+        await self._write_files()
+        variables = self._variables(setup)
+        if setup.commands:
+            found = variables.of_command(sandbox.workspace_inside)
+            environment = {**base, **certificates.variables, **found, **setup.env}
+            await _run_commands_once(_SetupCommands(running, setup, sandbox, self.task.folders, environment))
+        return self._opened(sandbox, run.provider, readable, variables, base)
+
+    async def in_container(self, provider: DockerSandboxes) -> OpenedSandbox:
+        running, stack = self.running, self.stack
+        setup = self._with_program()
+        await self._write_files()
+        if setup.packages:
+            provider = await provider.with_packages(setup.packages, setup.env)
+            stack.push_async_callback(run_shielded, provider.close)
+        network, proxy = self.connections.network.own, self.connections.network.proxy
+        name, hosts = (network.name, dict(network.hosts)) if network is not None else ("none", {})
+        provider = provider.with_network(name, hosts, dns=network.dns if network is not None else ())
+        base = dict(proxy.environment) if proxy is not None else {}
+        workspace, readable = running.roots.workspace, self.task.folders
+        sandbox = await provider.open(workspace, limits=running.limits, readable=readable, environment=base)
+        stack.push_async_callback(run_shielded, sandbox.close)
+        variables = self._variables(setup)
+        if setup.commands:
+            from keystone_action.sandbox.containers.setup import OPEN_NETWORK
+
+            found = variables.of_command(sandbox.workspace_inside)
+            is_open = running.spec.egress.default != "deny"
+            provider = await provider.with_commands(
+                sandbox,
+                setup.commands,
+                {**found, **setup.env},
+                networks=(name,) if is_open else (OPEN_NETWORK, name),
+                extra_hosts=hosts,
+                fingerprint=None if _sees_others(running) else partial(fingerprint, workspace, found, readable),
+                secrets=tuple(self.expressions.names["secrets"].values()),
+            )
+            stack.push_async_callback(run_shielded, provider.close)
+        return self._opened(sandbox, provider, readable, variables, base)
+
+    def _variables(self, setup: Setup) -> CellVariables:
+        return CellVariables(self.task, self.connections.addresses, self.running.spec.determinism.seed, dict(setup.env))
+
+    def _opened(
+        self,
+        sandbox: Sandbox,
+        provider: SandboxProvider,
+        readable: tuple[Path, ...],
+        variables: CellVariables,
+        base: Mapping[str, str],
+    ) -> OpenedSandbox:
+        check_environment = {**base, **variables.of_command(sandbox.workspace_inside)}
+        return OpenedSandbox(sandbox, provider, readable, variables, check_environment)
+
+    def _with_program(self) -> Setup:
+        """The setup in an image: a known agent whose version the spec names is installed after all else."""
+        agent, setup = self.task.agent, self.setup
+        if not isinstance(agent, PresetAgent) or agent.version is None:
+            return setup
+        from keystone_action.agents.presets.preset import LATEST, load_preset
+
+        if agent.version == LATEST:
+            self.running.progress.note(
+                f"agent.version: {LATEST} is the newest of when it was installed; an exact version is always the same"
+            )
+        install = load_preset(agent.type).install_command(agent.version)
+        return setup.model_copy(update={"commands": [*setup.commands, install]})
+
+    async def _write_files(self) -> None:
+        running = self.running
+        await write_files(self.setup.files, running.roots.workspace, running.loaded.directory, running.withheld)
+
+
+def find_missing_programs(running: RunningCell, opened: OpenedSandbox) -> Mapping[str, Path | None]:
+    """The programs that commands of checks start with and the sandbox has not, with the place where it hides them.
+    Blocking."""
+    sandbox, search_path = opened.sandbox, opened.check_environment.get("PATH")
+    missing = (one for one in first_words(running.invariants) if sandbox.which(one, search_path) is None)
+    return {word: sandbox.find_hidden(word) for word in missing}
+
+
+def first_words(invariants: Mapping[str, Invariant]) -> frozenset[str]:
+    """The programs that the string commands of checks start with."""
+    words = (
+        started_program(leaf.value)
+        for invariant in invariants.values()
+        for leaf in leaves(invariant.check)
+        if leaf.marker(ShellCommand) is not None
+    )
+    return frozenset(word for word in words if word is not None and "{{" not in word)
+
+
+async def _make_environment_once(running: RunningCell, setup: Setup) -> PythonEnvironment:
+    """The packages of `setup`, in an environment of this cell's own. Raises HarnessError."""
+    area, certificates = running.roots.area, running.run.author.certificates
+    variables = {**certificates.variables, **setup.env}
+    directory = area / "packages"
+    make = partial(
+        make_environment,
+        setup.packages,
+        provider=running.run.provider,
+        directory=directory,
+        limits=running.limits,
+        readable=certificates.folders,
+        environment=variables,
+    )
+    if not setup.packages or not _may_share(running):
+        return await make()
+    told = sorted((name, value.replace(str(area), "")) for name, value in variables.items())
+    group = repr(("packages", list(setup.packages), told, running.limits))
+    steps = SetupSteps(make, partial(keep_environment, directory), partial(put_environment, directory=directory))
+    return await running.run.copies.setups.once(group, str, steps)
+
+
+async def _run_commands_once(commands: _SetupCommands) -> None:
+    """Raises HarnessError."""
+    running, setup = commands.running, commands.setup
+    alike = running.run.planned.has_alike(running.cell) and not _sees_others(running)
+    if commands.sandbox.written_folders() is None or not alike or not _may_share(running):
+        await commands.make()
+        return
+    group = repr(("commands", running.spec.id, list(setup.packages), list(setup.commands), running.limits))
+    await running.run.copies.setups.once(group, commands.inputs, SetupSteps(commands.make, commands.keep, commands.put))
+
+
+def _sees_others(running: RunningCell) -> bool:
+    """Whether commands can see what differs from cell to cell, whatever they are told."""
+    return bool(running.spec.services or running.spec.fixtures)
+
+
+def _may_share(running: RunningCell) -> bool:
+    """Where nothing isolates agents, they reach all that could be kept."""
+    return running.run.provider.isolation != ("none",) and not running.run.neighbours[running.spec.id].only_cell
+
+
+class _SetupCommands:
+    """The commands of `setup` in the sandbox of one cell; see `SetupSteps`. given: what they can read of the cell's
+    besides its workspace."""
+
+    def __init__(
+        self,
+        running: RunningCell,
+        setup: Setup,
+        sandbox: Sandbox,
+        given: Sequence[Path],
+        environment: Mapping[str, str],
+    ) -> None:
+        self.running, self.setup, self.sandbox = running, setup, sandbox
+        self._given, self._environment = given, environment
+        self._folders = sandbox.written_folders() or ()
+        self._seconds = 0.0
+        self._git: GitState | None = None
+
+    def inputs(self) -> str:
+        return fingerprint(self.running.roots.workspace, self._environment, self._given)
+
+    async def make(self) -> None:
+        with contextlib.suppress(OSError):  # what can't be read can't be kept either
+            self._git = await anyio.to_thread.run_sync(git_state, self._folders)
+        started = time.monotonic()
+        await run_commands(self.setup.commands, sandbox=self.sandbox, environment=self._environment)
+        self._seconds = time.monotonic() - started
+
+    def keep(self, copy: Path) -> tuple[int, ...] | None:
+        sandbox = self.sandbox
+        if sandbox.written_folders() is None or self._seconds < WORTH_KEEPING or git_state(self._folders) != self._git:
+            return None
+        # All folders of the cell lie in the run's, and the user is no other cell's.
+        names = [self.running.run.roots.path.name, *([str(sandbox.uid)] if sandbox.uid is not None else [])]
+        return copy_exactly(self._folders, copy, names=[os.fsencode(name) for name in names])
+
+    def put(self, copy: Path, modes: tuple[int, ...], _: None) -> None:
+        put_copies(copy, modes, self._folders)
+
+
+async def run_commands(
+    commands: Sequence[str], *, sandbox: Sandbox, environment: Mapping[str, str], timeout: float | None = None
+) -> None:
+    """Run the commands of `setup` in order, as the agent's user. timeout: seconds for each of them.
+
+    Raises HarnessError for the first that does not end with 0, with the tail of both its streams.
+    """
+    for index, command in enumerate(commands):
+        done = await sandbox.run(Command(("sh", "-c", command), env=environment, timeout=timeout))
+        if not done.succeeded:
+            raise HarnessError(f"setup.commands[{index}] (`{shown_command(command)}`) failed: {done.failure()}")
+
+
+@dataclass(frozen=True, slots=True)
 class PythonEnvironment:
-    """Where `setup.packages` are. directory: to be given to every sandbox of the cell as `readable`; None without
-    packages. variables: PATH with its `bin` first, and VIRTUAL_ENV, for agent and checks."""
+    """Where `setup.packages` are."""
 
     directory: Path | None = None
+    """For every sandbox of the cell to read; None without packages."""
+
     variables: Mapping[str, str] = field(default_factory=dict)
+    """PATH with its `bin` first, and VIRTUAL_ENV, for agent and checks."""
 
 
 async def make_environment(
@@ -159,46 +464,6 @@ def _replace_bytes(file: Path, old: bytes, new: bytes) -> None:
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
 
 
-async def write_files(
-    files: Sequence[SetupFile], workspace: Path, directory: Path, withheld: Collection[Path] = ()
-) -> None:
-    """Write the files of `setup` into the workspace. directory: the spec's. Raises HarnessError."""
-    for index, file in enumerate(files):
-        try:
-            await anyio.to_thread.run_sync(_write, file, workspace, directory, withheld)
-        except (PathProblem, OSError) as error:
-            reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise HarnessError(f"setup.files[{index}] ({file.path}) can't be written: {reason}") from error
-
-
-async def run_commands(
-    commands: Sequence[str], *, sandbox: Sandbox, environment: Mapping[str, str], timeout: float | None = None
-) -> None:
-    """Run the commands of `setup` in order, as the agent's user. timeout: seconds for each of them.
-
-    Raises HarnessError for the first that does not end with 0, with the tail of both its streams.
-    """
-    for index, command in enumerate(commands):
-        done = await sandbox.run(Command(("sh", "-c", command), env=environment, timeout=timeout))
-        if not done.succeeded:
-            raise HarnessError(f"setup.commands[{index}] (`{shown_command(command)}`) failed: {done.failure()}")
-
-
-def _write(file: SetupFile, workspace: Path, directory: Path, withheld: Collection[Path]) -> None:
-    if file.from_ is None:
-        write_inside(workspace, file.path, (file.content or "").encode(), file.mode or 0o644)
-        return
-    source = directory / file.from_
-    if source.is_dir():
-        make_directories_inside(workspace, file.path)
-        target = resolve_inside(workspace, file.path)
-        copy_tree(source, target, withheld=withheld)
-        give_to_owner(workspace, target)
-        return
-    mode = stat.S_IMODE(source.stat().st_mode) & 0o777 if file.mode is None else file.mode
-    write_inside(workspace, file.path, source.read_bytes(), mode)
-
-
 def _close_to_others(directory: Path) -> None:
     """Nobody but us may write in it, everybody may read."""
     status = directory.lstat()
@@ -222,211 +487,3 @@ def _close_one(name: str, status: os.stat_result, owner: int, folder: int | None
 
 WORTH_KEEPING = 1.0
 """Seconds that commands must take: what is quicker is run again sooner than it is copied."""
-
-
-async def make_environment_once(under_way: CellUnderWay) -> PythonEnvironment:
-    """The packages of `setup`, in an environment of this cell's own. Raises HarnessError."""
-    setup, run, area = under_way.setup, under_way.run, under_way.roots.area
-    variables = {**run.certificates.variables, **setup.env}
-    directory = area / "packages"
-    make = partial(
-        make_environment,
-        setup.packages,
-        provider=run.provider,
-        directory=directory,
-        limits=under_way.limits,
-        readable=run.certificates.folders,
-        environment=variables,
-    )
-    if not setup.packages or not _may_share(under_way):
-        return await make()
-    told = sorted((name, value.replace(str(area), "")) for name, value in variables.items())
-    group = repr(("packages", list(setup.packages), told, under_way.limits))
-    steps = SetupSteps(make, partial(keep_environment, directory), partial(put_environment, directory=directory))
-    return await run.kept_setups.once(group, str, steps)
-
-
-async def run_commands_once(under_way: CellUnderWay, base: Mapping[str, str]) -> None:
-    """The commands of `setup`, in the cell's sandbox. base: what they find in their environment, below what `setup.env`
-    says. Raises HarnessError."""
-    setup, run = under_way.setup, under_way.run
-    if not setup.commands:
-        return
-    folders = under_way.sandbox.written_folders()
-    steps = _Commands(under_way, {**base, **under_way.environment(), **setup.env}, folders or ())
-    alike = run.has_alike(under_way.cell) and not sees_others(under_way)
-    if folders is None or not alike or not _may_share(under_way):
-        await steps.make()
-        return
-    group = repr(("commands", under_way.spec.id, list(setup.packages), list(setup.commands), under_way.limits))
-    await run.kept_setups.once(group, steps.inputs, SetupSteps(steps.make, steps.keep, steps.put))
-
-
-def own_folders(under_way: CellUnderWay) -> tuple[Path, ...]:
-    """What commands can read of the cell's, besides its workspace: the prompt, the agent's own code."""
-    given = (under_way.inputs.directory, under_way.agent_directory)
-    return tuple(path for path in given if path is not None)
-
-
-def sees_others(under_way: CellUnderWay) -> bool:
-    """Whether commands can see what differs from cell to cell, whatever they are told."""
-    return bool(under_way.spec.services or under_way.spec.fixtures)
-
-
-def _may_share(under_way: CellUnderWay) -> bool:
-    """Where nothing isolates agents, they reach all that could be kept."""
-    run = under_way.run
-    return run.provider.isolation != ("none",) and not run.neighbours[under_way.spec.id].only_cell
-
-
-class _Commands:
-    """See `SetupSteps`. folders: all that the commands can write."""
-
-    def __init__(self, under_way: CellUnderWay, environment: Mapping[str, str], folders: tuple[Path, ...]) -> None:
-        self._under_way = under_way
-        self._environment = environment
-        self._folders = folders
-        self._seconds = 0.0
-        self._git: GitState | None = None
-
-    def inputs(self) -> str:
-        under_way = self._under_way
-        return fingerprint(under_way.roots.workspace, self._environment, own_folders(under_way))
-
-    async def make(self) -> None:
-        under_way = self._under_way
-        with contextlib.suppress(OSError):  # what can't be read can't be kept either
-            self._git = await anyio.to_thread.run_sync(git_state, self._folders)
-        started = time.monotonic()
-        await run_commands(under_way.setup.commands, sandbox=under_way.sandbox, environment=self._environment)
-        self._seconds = time.monotonic() - started
-
-    def keep(self, copy: Path) -> tuple[int, ...] | None:
-        run, sandbox = self._under_way.run, self._under_way.sandbox
-        if sandbox.written_folders() is None or self._seconds < WORTH_KEEPING or git_state(self._folders) != self._git:
-            return None
-        # All folders of the cell lie in the run's, and the user is no other cell's.
-        names = [run.roots.path.name, *([str(sandbox.uid)] if sandbox.uid is not None else [])]
-        return copy_exactly(self._folders, copy, names=[os.fsencode(name) for name in names])
-
-    def put(self, copy: Path, modes: tuple[int, ...], _: None) -> None:
-        put_copies(copy, modes, self._folders)
-
-
-async def open_sandbox(under_way: CellUnderWay, sandboxes: Task[DockerSandboxes] | None) -> None:
-    """With files, packages and commands of `setup`. sandboxes: those of the image, None for the process sandbox.
-    Raises HarnessError."""
-    under_way.setup = under_way.fill(under_way.spec.setup)
-    under_way.readable = own_folders(under_way)
-    mask = under_way.run.masker.text
-    for command in under_way.setup.commands:
-        under_way.tell(f"setup $ {shown_command(mask(command))}")
-    if sandboxes is None:
-        variables = await _open_process(under_way)
-    else:
-        variables = await _open_container(under_way, await sandboxes)
-    under_way.admit(under_way.sandbox)
-    if under_way.run.options.caller.verbose:
-        from keystone_action.runner.cell.running_cell import telling_provider, telling_sandbox
-
-        under_way.provider = telling_provider(under_way.provider, under_way.tell, mask)
-        under_way.sandbox = telling_sandbox(under_way.sandbox, under_way.tell, mask)
-    under_way.check_environment = {**variables, **under_way.environment()}
-
-
-async def _open_process(under_way: CellUnderWay) -> Mapping[str, str]:
-    """Returns what is under every command's environment."""
-    roots, provider, certificates = under_way.roots, under_way.run.provider, under_way.run.certificates
-    shown = readable_folders(under_way.loaded, under_way.run.options)
-    packages = await make_environment_once(under_way)
-    made = [packages.directory] if packages.directory is not None else []
-    readable = under_way.readable = (*under_way.readable, *made, *shown)
-    base = with_search_path(packages.variables, shown)
-    sandbox = await provider.open(
-        roots.workspace,
-        limits=under_way.limits,
-        readable=(*readable, *certificates.folders),
-        environment=base,
-        areas=(roots.area,),
-    )
-    under_way.stack.push_async_callback(run_shielded, sandbox.close)
-    under_way.provider, under_way.sandbox = provider, sandbox
-    await _write_files(under_way)
-    await run_commands_once(under_way, {**base, **certificates.variables})
-    return base
-
-
-async def _open_container(under_way: CellUnderWay, provider: DockerSandboxes) -> Mapping[str, str]:
-    """Returns what is under every command's environment: how the proxy is reached."""
-    under_way.setup = setup = _with_program(under_way)
-    workspace, readable, stack = under_way.roots.workspace, under_way.readable, under_way.stack
-    await _write_files(under_way)
-    if setup.packages:
-        provider = await provider.with_packages(setup.packages, setup.env)
-        stack.push_async_callback(run_shielded, provider.close)
-    network, proxy = under_way.network, under_way.proxy
-    name, hosts = (network.name, dict(network.hosts)) if network is not None else ("none", {})
-    provider = provider.with_network(name, hosts, dns=network.dns if network is not None else ())
-    variables = dict(proxy.environment) if proxy is not None else {}
-    sandbox = await provider.open(workspace, limits=under_way.limits, readable=readable, environment=variables)
-    stack.push_async_callback(run_shielded, sandbox.close)
-    under_way.sandbox = sandbox
-    if setup.commands:
-        from keystone_action.sandbox.containers.setup import OPEN_NETWORK
-
-        found = under_way.environment()
-        is_open = under_way.spec.egress.default != "deny"
-        provider = await provider.with_commands(
-            sandbox,
-            setup.commands,
-            {**found, **setup.env},
-            networks=(name,) if is_open else (OPEN_NETWORK, name),
-            extra_hosts=hosts,
-            fingerprint=None if sees_others(under_way) else partial(fingerprint, workspace, found, readable),
-            secrets=tuple(under_way.names["secrets"].values()),
-        )
-        stack.push_async_callback(run_shielded, provider.close)
-    under_way.provider = provider
-    return variables
-
-
-def _with_program(under_way: CellUnderWay) -> Setup:
-    """The setup in an image: a known agent whose version the spec names is installed after all else."""
-    agent, setup = under_way.agent, under_way.setup
-    if not isinstance(agent, PresetAgent) or agent.version is None:
-        return setup
-    from keystone_action.agents.presets.preset import LATEST, load_preset
-
-    if agent.version == LATEST:
-        under_way.notices.append(
-            f"agent.version: {LATEST} is the newest of when it was installed; an exact version is always the same"
-        )
-    install = load_preset(agent.type).install_command(agent.version)
-    return setup.model_copy(update={"commands": [*setup.commands, install]})
-
-
-async def _write_files(under_way: CellUnderWay) -> None:
-    directory, withheld = under_way.loaded.directory, under_way.withheld
-    await write_files(under_way.setup.files, under_way.roots.workspace, directory, withheld)
-
-
-async def missing_words(under_way: CellUnderWay) -> None:
-    """The programs that commands of checks start with and the sandbox has not, with the place where it hides them."""
-    sandbox, search_path = under_way.sandbox, under_way.check_environment.get("PATH")
-
-    def look() -> None:
-        missing = (one for one in first_words(under_way.invariants) if sandbox.which(one, search_path) is None)
-        under_way.missing_programs = {word: sandbox.find_hidden(word) for word in missing}
-
-    await anyio.to_thread.run_sync(look)
-
-
-def first_words(invariants: Mapping[str, Invariant]) -> frozenset[str]:
-    """The programs that the string commands of checks start with."""
-    words = (
-        started_program(leaf.value)
-        for invariant in invariants.values()
-        for leaf in leaves(invariant.check)
-        if leaf.marker(ShellCommand) is not None
-    )
-    return frozenset(word for word in words if word is not None and "{{" not in word)

@@ -1,7 +1,7 @@
-"""What the agent did, as far as its transcript or its result tells: `Evidence.observed`, and our own copy of it.
+"""The third stage of a cell: the agent has ended, and what is known of it becomes `Evidence`, which judging reads.
 
-What the audit log gets once an agent has ended: the files that it changed, its processes, and what it wrote into
-databases.
+The network and the services are closed to the agent, its files compared with what was there before, its transcript
+read, and the audit log completed.
 """
 
 from __future__ import annotations
@@ -15,23 +15,180 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from keystone_action.errors import OutputError, raise_unless_agent
+import anyio
+
+from keystone_action.errors import HarnessError, KeystoneError, OutputError, ServiceError, raise_unless_agent
 from keystone_action.evidence.audit import now, shown_time
+from keystone_action.evidence.model import AuditEvidence, Evidence, FileEvidence
 from keystone_action.evidence.trace import AGENT_RESULT
 from keystone_action.files.paths import PathProblem, PathUnreadable, display_path, open_inside
+from keystone_action.files.workspace import compare_entries, compare_whole, snapshot, snapshot_git, write_patch
+from keystone_action.invariants.check import Check
+from keystone_action.runner.cell.grading import unreadable
+from keystone_action.runner.cell.model_gateway import settle_models
 from keystone_action.spec.models.agents import AgentOutput, PythonAgent
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
-    from keystone_action.evidence.model import AgentRun
+    from keystone_action.evidence.audit import AuditLog
+    from keystone_action.evidence.model import AgentRun, ObservedService
     from keystone_action.evidence.trace import Trace
-    from keystone_action.evidence.writes import TableWrite
-    from keystone_action.files.snapshot import Change, FileState
-    from keystone_action.runner.cell.running_cell import CellUnderWay
+    from keystone_action.evidence.writes import TableWrite, WriteLog
+    from keystone_action.files.snapshot import Change, FileState, Snapshot
+    from keystone_action.runner.cell.prepare import Prepared
+    from keystone_action.runner.cell.running_cell import RunningCell
+    from keystone_action.services.service import Place
     from keystone_action.spec.models.agents import AgentBase, AgentTrace
 
 TRACE_LIMIT = TRANSCRIPT_LIMIT
 """Bytes of a transcript that are read."""
+
+
+async def seal(prepared: Prepared, run: AgentRun) -> Evidence:
+    """What is known of an agent that has ended. What broke meanwhile is said by the evidence; where there can be none,
+    this raises it.
+
+    Raises PathUnreadable for a workspace that the agent made unreadable, HarnessError.
+    """
+    progress = prepared.running.progress
+    run, broken = await _settle(prepared, run)
+    if broken is None:
+        progress.allow_rerun("never")  # its run is complete; what its own transcript breaks buys no other one
+    progress.enter("checks")
+    try:
+        # In a thread, so that the cell's time limit ends a look which never ends.
+        return await anyio.to_thread.run_sync(_look, prepared, run, broken)
+    except KeystoneError as error:
+        raise broken or error from None
+
+
+async def _settle(prepared: Prepared, run: AgentRun) -> tuple[AgentRun, KeystoneError | None]:
+    """What the agent could reach is closed to it, and what it sent is on record. Returns its run as the gateway saw it
+    end, and what broke, so that nothing is known of the agent but what it did against a rule."""
+    running, connections = prepared.running, prepared.connections
+    models, places = connections.models, connections.places
+    try:
+        if models is not None:
+            run = await settle_models(models, running, prepared.task.agent, run, connections.audit)
+            running.progress.end_agent(run)
+            if defects := models.gateway.defects:
+                raise ServiceError(f"the model gateway broke while it served: {defects[0]}")
+        await connections.settle_proxy(running)
+        if places:
+            await anyio.to_thread.run_sync(_settle_places, places)
+        if defects := running.run.servers.defects():
+            raise ServiceError(f"the mock server broke while it served: {defects[0]}")
+        if problem := run.shortage or connections.network.incomplete():
+            raise HarnessError(problem)
+    except KeystoneError as error:
+        return run, error
+    return run, None
+
+
+def _settle_places(places: Mapping[str, Place]) -> None:
+    for place in places.values():
+        place.settle()
+
+
+def _look(prepared: Prepared, run: AgentRun, broken: KeystoneError | None) -> Evidence:
+    running, connections = prepared.running, prepared.connections
+    roots, models = running.roots, connections.models
+    files = _compare_files(prepared)
+    declared = observe(prepared.task.agent, run, roots.workspace, roots.trace)
+    running.progress.note(*notices(declared))
+    run = take_answer(prepared.task.agent, run, declared)
+    running.progress.end_agent(run)
+    observed = _trace_of_checks(prepared, declared)
+    running.progress.observe(observed)
+    proxy = connections.network.proxy
+    evidence = Evidence(
+        cell_id=running.cell.id,
+        task_prompt=prepared.task.prompt,
+        params=running.cell.params,
+        agent=run,
+        workspace=roots.workspace,
+        files=files,
+        audit=AuditEvidence(
+            log=roots.audit_log,
+            agent_start=prepared.audit_start,
+            own_addresses=_own_addresses(prepared),
+            is_full=proxy is not None and proxy.is_full,
+        ),
+        trace=roots.trace,
+        observed=observed,
+        declared=declared,
+        models=None if models is None else models.evidence(),
+        services=connections.places,
+        secrets=tuple(running.secrets.values.values()),
+        broken=broken,
+    )
+    _write_events(running, evidence, connections.audit)
+    return evidence
+
+
+def _own_addresses(prepared: Prepared) -> frozenset[tuple[str, int]]:
+    network, models = prepared.connections.network.own, prepared.connections.models
+    if network is None or models is None:
+        return frozenset()
+    return frozenset({(network.host_address, models.gateway.port)})
+
+
+def _compare_files(prepared: Prepared) -> FileEvidence:
+    """What the agent left, and what of it is not as it was."""
+    before, workspace = prepared.before, prepared.running.roots.workspace
+    known = None if _changes_decide(prepared.running) else before.entries
+    after = snapshot(workspace, known, attributes=before.git is not None)
+    changes = compare_entries(before.entries, after)
+    patch = write_patch(before.originals, workspace, changes)
+    closed = unreadable(before.entries.unreadable, after.unreadable)
+    return FileEvidence(
+        before=before.entries,
+        after=after,
+        changes=changes,
+        all_changes=_all_changes(before.entries, before.git, after, workspace),
+        patch=patch.text,
+        patch_cut=patch.cut,
+        originals=before.originals,
+        unreadable=closed or prepared.opened.sandbox.loss,
+    )
+
+
+def _all_changes(before: Snapshot, git: Snapshot | None, after: Snapshot, workspace: Path) -> tuple[Change, ...]:
+    if git is None:
+        return ()
+    return compare_whole({**before, **git}, {**after, **snapshot_git(workspace, after)})
+
+
+def _changes_decide(running: RunningCell) -> bool:
+    """Whether something depends on which files the agent changed."""
+    spec = running.spec
+    checks = (one.check for one in running.invariants.values())
+    judged = any(isinstance(check, Check) and check.judges_changes for check in checks)
+    return bool(spec.forbidden.needs_changes or spec.audit.file_changes or judged)
+
+
+def _trace_of_checks(prepared: Prepared, declared: Trace | None) -> Trace | None:
+    """The trace that checks read: the gateway's where it must have seen everything, else the agent's own word
+    (contract, 5.6 "Which trace checks read"). Raises OSError where our copy can't be written."""
+    running, models = prepared.running, prepared.connections.models
+    egress = running.spec.egress
+    is_only_way = egress.default == "deny" and not egress.allow
+    if models is None or not (models.gateway.ledger.answered or is_only_way):
+        return declared
+    from keystone_action.evidence.trace import write_trace
+    from keystone_action.gateway.trace import differences, trace_of, with_declared
+
+    ledger = models.gateway.ledger
+    seen = trace_of(ledger.exchanges, ledger.spent)
+    if declared is not None and not declared.problem:
+        running.progress.note(*differences(seen, declared))
+        seen = with_declared(seen, declared)
+    if running.spec.forbidden.needs_trace and not is_only_way:
+        running.progress.note(
+            "forbidden.tools and forbidden.commands hold as far as the gateway saw: network.egress is open"
+        )
+    write_trace(seen, running.roots.trace)
+    return seen
 
 
 def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
@@ -146,28 +303,31 @@ def _unread(source: str, problem: str) -> Trace:
     return Trace(source=source, problem=problem)
 
 
-def write_events(under_way: CellUnderWay) -> None:
+def _write_events(running: RunningCell, evidence: Evidence, audit: AuditLog) -> None:
     """What the spec wants of `file_change`, `process` and `db_write`. Raises OutputError, and what services raise."""
-    ts = now()
+    ts, run = now(), evidence.agent
     try:
-        for change in under_way.all_changes:
-            under_way.audit.write("file_change", _file_change(change), ts=ts)
-        for process in under_way.agent_run.processes if under_way.agent_run is not None else ():
-            under_way.audit.write("process", _process(process), ts=_moment(process["started"]))
-        if under_way.agent_run is not None and (count := under_way.agent_run.processes_left_out):
-            under_way.audit.write("processes_left_out", {"count": count}, ts=ts)
-        for write in _table_writes(under_way):
-            under_way.audit.write("db_write", _db_write(write), ts=write.ts or ts)
+        for change in evidence.files.all_changes:
+            audit.write("file_change", _file_change(change), ts=ts)
+        for process in run.processes:
+            audit.write("process", _process(process), ts=_moment(process["started"]))
+        if run.processes_left_out:
+            audit.write("processes_left_out", {"count": run.processes_left_out}, ts=ts)
+        if running.spec.watches_writes:
+            for log in write_logs(evidence.services, "audit.db_writes").values():
+                for write in log.writes():
+                    audit.write("db_write", _db_write(write), ts=write.ts or ts)
     except OSError as error:
         raise OutputError(f"the audit log can't be written: {error.strerror or error}") from error
 
 
-def _table_writes(under_way: CellUnderWay) -> Iterator[TableWrite]:
-    if under_way.spec.watches_writes:
-        from keystone_action.runner.cell.forbidden.judging import write_logs
-
-        for log in write_logs(under_way, "audit.db_writes").values():
-            yield from log.writes()
+def write_logs(services: Mapping[str, ObservedService], what: str) -> dict[str, WriteLog]:
+    """What was written into each database, by its service. what: the rule that asks. Raises HarnessError."""
+    databases = {name: service for name, service in services.items() if service.database is not None}
+    lacking = [name for name, service in databases.items() if service.writes is None]
+    if lacking:
+        raise HarnessError(f"{what}: what is written into {', '.join(lacking)} can't be seen")
+    return {name: service.writes for name, service in databases.items() if service.writes is not None}
 
 
 def _process(seen: Mapping[str, Any]) -> dict[str, Any]:
