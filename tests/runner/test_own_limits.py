@@ -15,7 +15,7 @@ import pytest
 from keystone_action.files.git import commands as git
 from keystone_action.invariants import own_process
 from keystone_action.invariants.check import Check, Outcome, passed
-from keystone_action.invariants.http_exchange import Expect, Probe
+from keystone_action.invariants.http_exchange import ExpectedResponse, Probe
 from keystone_action.runner.cell import cell as limit
 from keystone_action.runner.cell import judge as checks
 from keystone_action.runner.cell.cell import LimitReached, within
@@ -74,7 +74,7 @@ def test_a_request_to_what_the_agent_built(*, hangs: bool, said: str) -> None:
             await anyio.sleep(3600)
         raise LOST
 
-    probe = Probe(Expect(), retries=0, deadline=time.monotonic() + (0.2 if hangs else 60))
+    probe = Probe(ExpectedResponse(), retries=0, deadline=time.monotonic() + (0.2 if hangs else 60))
     answer = anyio.run(lambda: probe._try(ask, 1))
     assert answer.problems[0].startswith(said)
 
