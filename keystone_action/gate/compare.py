@@ -31,7 +31,7 @@ from keystone_action.gate.named_files import (
 from keystone_action.gate.spec_changes import first_sentences, spec_findings
 from keystone_action.gate.workflow_files import workflow_changes
 from keystone_action.runner.preflight import GatedSpecs
-from keystone_action.runner.specs import find_specs, load_paths, load_specs, pointers_named
+from keystone_action.runner.specs import discover_specs, load_paths, load_specs, pointers_named
 from keystone_action.scoring.differences import SpecChange, SpecChanges
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
 from keystone_action.spec.loading.discovery import discover
@@ -168,7 +168,7 @@ def _side_of_base(base: BaseCommit, files: BaseFiles, options: Options) -> _Side
 def _side_of_head(files: BaseFiles, options: Options) -> _Side:
     """The specs of the checkout, which are only looked at: what is wrong with them decides nothing."""
     try:
-        paths = find_specs(options)
+        paths = discover_specs(options)
     except UsageError:
         paths = []
     try:

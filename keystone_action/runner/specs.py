@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keystone_action.options.model import Options
 
 
-def find_specs(options: Options) -> list[Path]:
+def discover_specs(options: Options) -> list[Path]:
     """The files of a call's specs. Raises UsageError."""
     caller = options.caller
     return discover(options.cells.specs, caller.directory, caller.dialects, tolerate_missing=caller.tolerate_missing)
@@ -35,7 +35,7 @@ def find_specs(options: Options) -> list[Path]:
 
 def load_specs(options: Options) -> list[LoadedSpec]:
     """All specs of a call. Raises UsageError, or SpecError with the errors of every file that has some."""
-    loaded, errors = load_paths(find_specs(options), options)
+    loaded, errors = load_paths(discover_specs(options), options)
     errors |= pointers_named(loaded)
     if errors:
         raise SpecError.join(list(errors.values()))
@@ -43,8 +43,8 @@ def load_specs(options: Options) -> list[LoadedSpec]:
 
 
 def pointers_named(specs: Iterable[LoadedSpec]) -> dict[Path, SpecError]:
-    """Of the files that specs name those that Git LFS did not fetch: read as what they stand for, they would make the
-    agent fail. Workspace and `agent.dir` are the agent's."""
+    """Errors for the files that specs name and that Git LFS did not fetch: read as if they were the content itself,
+    they would make the agent fail. Files below `workspace` and `agent.dir` are not looked at: they are the agent's."""
     return {
         file: pointer_error(str(file))
         for loaded in specs

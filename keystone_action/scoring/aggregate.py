@@ -25,7 +25,7 @@ Aggregation = Literal["all", "any", "majority", "mean"] | int
 _SEVERITY: dict[Verdict, int] = {"pass": 0, "flaky": 1, "fail": 2, "error": 3}
 
 
-def worst_verdict(verdicts: Iterable[Verdict]) -> Verdict:
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """error > fail > flaky > pass; pass of nothing (the caller refuses empty runs)."""
     return max(verdicts, key=_SEVERITY.__getitem__, default="pass")
 
@@ -229,7 +229,7 @@ def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
     groups = aggregate_groups(cells, rule_of(head.replica_aggregation), head.pass_threshold)
     return replace(
         head,
-        verdict=worst_verdict(group.verdict for group in groups) if groups else "error",
+        verdict=worst(group.verdict for group in groups) if groups else "error",
         composite=mean(cell.composite for cell in cells),
         pass_rate=pass_rate(cells),
         cells=tuple(cells),
@@ -244,7 +244,7 @@ def decide_run(head: RunResult, specs: Sequence[SpecResult]) -> RunResult:
     return replace(
         head,
         specs=tuple(specs),
-        verdict="error" if head.cancelled else worst_verdict(spec.verdict for spec in specs),
+        verdict="error" if head.cancelled else worst(spec.verdict for spec in specs),
         composite=mean(spec.composite for spec in specs),
         counts=count_results(specs),
         usage=add_usage((cell.usage for cell in cells), USAGE_NAMES),

@@ -106,13 +106,13 @@ def test_groups_are_scenario_times_parameters():
 
 def test_disagreeing_scenarios_are_not_flaky():
     groups = aggregate.aggregate_groups([cell(), cell("fail", scenario="t")], "any", 0.5)
-    assert aggregate.worst_verdict(group.verdict for group in groups) == "fail"
+    assert aggregate.worst(group.verdict for group in groups) == "fail"
 
 
 def test_worst_verdict():
-    assert aggregate.worst_verdict(["pass", "flaky"]) == "flaky"
-    assert aggregate.worst_verdict(["flaky", "fail"]) == "fail"
-    assert aggregate.worst_verdict(["fail", "error", "pass"]) == "error"
+    assert aggregate.worst(["pass", "flaky"]) == "flaky"
+    assert aggregate.worst(["flaky", "fail"]) == "fail"
+    assert aggregate.worst(["fail", "error", "pass"]) == "error"
 
 
 def test_mean_leaves_out_cells_in_error():
