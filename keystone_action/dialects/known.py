@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.errors import UsageError
-from keystone_action.spec.loading.discovery import find_specs
+from keystone_action.spec.loading.discovery import specs_below
 
 if TYPE_CHECKING:
     from keystone_action.spec.loading.spec_source import Translation, TranslationSource
@@ -101,4 +101,4 @@ DIALECTS = KnownDialects()
 @functools.cache
 def _specs_below(directory: Path) -> tuple[Path, ...]:
     """All suites and specs in a directory."""
-    return tuple(sorted(path.resolve() for path in find_specs(directory, DIALECTS)))
+    return tuple(sorted(path.resolve() for path in specs_below(directory, DIALECTS)))

@@ -20,7 +20,7 @@ _MAP, _SEQ = "tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"
 
 
 @dataclass(slots=True)
-class Findings:
+class FileFindings:
     """What is wrong with a file of another tool, collected, so that all of it is told at once."""
 
     problems: list[Diagnostic] = field(default_factory=list)

@@ -202,7 +202,7 @@ def measure_spending(evidence: Evidence) -> CellSpending:
     return CellSpending(known, problem, trace.calls_unsure if trace is not None else "")
 
 
-def is_within(amount: float, limit: float) -> bool:
+def is_at_most(amount: float, limit: float) -> bool:
     """At or under a limit; sums of cents that differ in their last bit only are equal."""
     return amount <= limit or math.isclose(amount, limit, rel_tol=1e-9)
 

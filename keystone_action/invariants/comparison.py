@@ -81,7 +81,7 @@ def _equal_text(expected: str, found: object) -> bool:
     if meant is not None:
         return bool(meant == found)
     if isinstance(found, bytes | bytearray | memoryview):
-        return expected == text_of(found) or expected == f"\\x{bytes(found).hex()}"
+        return expected == text_form(found) or expected == f"\\x{bytes(found).hex()}"
     if isinstance(found, _ISO_TYPES):
         return False
     return expected == str(found)
@@ -163,11 +163,11 @@ def contains(expected: object, found: object) -> bool:
         return isinstance(expected, str) and expected in found
     if is_list(found):
         return any(equal(expected, item) for item in found)  # type: ignore[attr-defined]
-    text = text_of(found)
+    text = text_form(found)
     return text is not None and isinstance(expected, str) and expected in text
 
 
-def text_of(found: object) -> str | None:
+def text_form(found: object) -> str | None:
     """The text of a value that is one, or that has one form in ISO (dates, UUIDs); None for numbers, booleans, lists,
     mappings, null and bytes that are not UTF-8."""
     if isinstance(found, str):
@@ -213,13 +213,13 @@ def shown_value(value: object) -> str:
     if isinstance(value, str):
         return repr(value)
     if isinstance(value, bytes | bytearray | memoryview):
-        text = text_of(value)
+        text = text_form(value)
         return f"\\x{bytes(value).hex()}" if text is None else repr(text)
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {shown_value(item)}" for key, item in value.items()) + "}"
     if is_list(value):
         return "[" + ", ".join(shown_value(item) for item in value) + "]"  # type: ignore[attr-defined]
-    return str(text_of(value) or value)
+    return str(text_form(value) or value)
 
 
 def json_value(value: object) -> Any:
@@ -232,7 +232,7 @@ def json_value(value: object) -> Any:
         return {str(key): json_value(item) for key, item in value.items()}
     if is_list(value):
         return [json_value(item) for item in value]  # type: ignore[attr-defined]
-    return shown_value(value) if isinstance(value, bytes | bytearray | memoryview) else str(text_of(value) or value)
+    return shown_value(value) if isinstance(value, bytes | bytearray | memoryview) else str(text_form(value) or value)
 
 
 def line_ends(one: bytes, other: bytes) -> tuple[str, str] | None:

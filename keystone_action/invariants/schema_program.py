@@ -14,7 +14,7 @@ from typing import Any
 SHOWN = 10
 
 
-def answer(schema: Any, text: str) -> dict[str, Any]:
+def find_problems(schema: Any, text: str) -> dict[str, Any]:
     """The first SHOWN problems, by their place in the document. References are resolved within the schema and the
     published meta-schemas; nothing is ever fetched."""
     from jsonschema import Draft202012Validator, SchemaError
@@ -40,4 +40,4 @@ def _short(message: str) -> str:
 
 
 if __name__ == "__main__":
-    json.dump(answer(**json.load(sys.stdin)), sys.stdout)
+    json.dump(find_problems(**json.load(sys.stdin)), sys.stdout)

@@ -70,7 +70,7 @@ def ask(order: dict[str, Any]) -> dict[str, Any]:
         result = made(imported("agenticassure.results").AgentResult, order["result"])
     except Broken as malformed:
         return {"malformed": str(malformed)}
-    return found(score(registry.get_scorer(order["scorer"]), scenario, result))
+    return found(score_result(registry.get_scorer(order["scorer"]), scenario, result))
 
 
 def imported(name: str) -> Any:
@@ -78,14 +78,14 @@ def imported(name: str) -> Any:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        raise Broken(f"the module {name} can't be imported: {in_words(error)}") from error
+        raise Broken(f"the module {name} can't be imported: {error_in_words(error)}") from error
 
 
 def made(kind: Any, values: dict[str, Any]) -> Any:
     try:
         return kind(**values)
     except Exception as error:  # a model of pydantic's, or of our own
-        raise Broken(f"{kind.__name__}: {in_words(error)}") from error
+        raise Broken(f"{kind.__name__}: {error_in_words(error)}") from error
 
 
 def registered(registry: Any, before: dict[str, Any]) -> dict[str, Any]:
@@ -94,16 +94,16 @@ def registered(registry: Any, before: dict[str, Any]) -> dict[str, Any]:
     return {"names": names, "replaced": replaced}
 
 
-def score(scorer: Any, scenario: Any, result: Any) -> Any:
+def score_result(scorer: Any, scenario: Any, result: Any) -> Any:
     try:
         answer = scorer.score(scenario, result)
         return asyncio.run(answer) if inspect.iscoroutine(answer) else answer
     except (Exception, SystemExit) as error:
         traceback.print_exc()
-        raise Broken(f"it raised {in_words(error)}") from error
+        raise Broken(f"it raised {error_in_words(error)}") from error
 
 
-def in_words(error: BaseException) -> str:
+def error_in_words(error: BaseException) -> str:
     try:
         return f"{type(error).__name__}: {error}"[:500]
     except Exception:  # noqa: BLE001 - an exception of the author's own making may not even have a text

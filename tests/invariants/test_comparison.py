@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, text_of
+from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, text_form
 
 UTC = dt.UTC
 EAST = dt.timezone(dt.timedelta(hours=2))
@@ -265,7 +265,7 @@ def test_a_boolean_never_equals_a_number(boolean: bool, number: Any) -> None:
 
 @given(st.dates() | st.datetimes() | st.datetimes(timezones=st.just(UTC)) | st.times() | st.uuids())
 def test_what_has_an_iso_form_equals_it(value: Any) -> None:
-    text = text_of(value)
+    text = text_form(value)
     assert text is not None
     assert equal(text, value)
 

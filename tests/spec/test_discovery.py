@@ -10,7 +10,7 @@ import pytest
 from keystone_action.dialects.known import DIALECTS
 from keystone_action.errors import UsageError
 from keystone_action.files.removal import remove_tree
-from keystone_action.spec.loading.discovery import discover, find_specs
+from keystone_action.spec.loading.discovery import discover, specs_below
 from keystone_action.spec.walking import walk
 
 
@@ -66,7 +66,7 @@ def test_a_deep_folder_is_searched_as_far_as_paths_reach(tmp_path: Path, name: s
     (tmp_path / "deep").mkdir()
     deep(tmp_path / "deep", name, levels)
     try:
-        assert list(find_specs(tmp_path, DIALECTS)) == [tmp_path / "keystone.yaml"]
+        assert list(specs_below(tmp_path, DIALECTS)) == [tmp_path / "keystone.yaml"]
         assert discover(["**/keystone.yaml"], tmp_path, DIALECTS) == [tmp_path / "keystone.yaml"]
     finally:
         remove_tree(tmp_path / "deep")  # which pytest can't

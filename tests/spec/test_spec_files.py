@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from keystone_action.spec.loading.author_files import MAX_BYTES, decode_text, read_author_text
+from keystone_action.spec.loading.author_files import MAX_BYTES, decode_file, read_author_text
 from keystone_action.spec.loading.diagnostics import SpecError
 
 
 def error_of(content: bytes) -> str:
     with pytest.raises(SpecError) as caught:
-        decode_text(content, "f.yaml")
+        decode_file(content, "f.yaml")
     return caught.value.message
 
 
 def test_utf8_with_and_without_a_byte_order_mark() -> None:
-    assert decode_text("é: 1".encode(), "f.yaml") == "é: 1"
-    assert decode_text("é: 1".encode("utf-8-sig"), "f.yaml") == "é: 1"
+    assert decode_file("é: 1".encode(), "f.yaml") == "é: 1"
+    assert decode_file("é: 1".encode("utf-8-sig"), "f.yaml") == "é: 1"
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be", "utf-16-le", "utf-32", "utf-32-le"])

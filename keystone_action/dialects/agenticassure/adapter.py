@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.dialects.agenticassure.fields import NAME, NAMES, Fields
-from keystone_action.dialects.nodes import Findings
+from keystone_action.dialects.agenticassure.fields import NAME, NAMES, SuiteFields
+from keystone_action.dialects.nodes import FileFindings
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.author_files import read_author_text
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show_value
@@ -69,7 +69,7 @@ class Adapter:
         return f"{self.module}:{self.name}"
 
 
-def named_adapter(source: TranslationSource, of_suite: str | None, findings: Findings) -> NamedAdapter | None:
+def named_adapter(source: TranslationSource, of_suite: str | None, findings: FileFindings) -> NamedAdapter | None:
     """Who the suite is run with: `--agent`, else the suite's own, else the nearest configuration file's, which in any
     case says what else there is for it.
 
@@ -103,7 +103,9 @@ def _upwards(directory: Path, root: Path) -> Iterator[Path]:
         yield from _upwards(directory.parent, root)
 
 
-def _read_configuration(path: Path, source: TranslationSource, findings: Findings, *, required: bool) -> NamedAdapter:
+def _read_configuration(
+    path: Path, source: TranslationSource, findings: FileFindings, *, required: bool
+) -> NamedAdapter:
     """What a configuration file says; an empty text where it names no adapter, or none that is one."""
     shown_name = str(path)
     if not path.resolve().is_relative_to(source.root):
@@ -120,20 +122,20 @@ def _read_configuration(path: Path, source: TranslationSource, findings: Finding
     return NamedAdapter(values.get("adapter", ""), shown_name, path.parent, scorers, env, (path.resolve(),))
 
 
-def _yaml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
+def _yaml(text: str, name: str, findings: FileFindings, required: bool) -> dict[str, Any]:
     document = parse_yaml(text, name)
     data, problems = (None, []) if document is None else build_data(document)
     findings.problems += problems
     if document is None or not isinstance(data, dict):
         raise SpecError([Diagnostic(name, 1, 1, "the configuration", expected="a mapping with `adapter`")])
-    fields = Fields(document, findings)
+    fields = SuiteFields(document, findings)
     _unknown_keys(data, lambda key: fields.warning((key,), **_nobody_reads(key), key=True))
     if required and "adapter" not in data:
         fields.problem((), **_no_adapter(data), key=True)
     return {key: data[key] for key in _KNOWN if key in data and fields.fits(data[key], (key,), _KNOWN[key])}
 
 
-def _toml(text: str, name: str, findings: Findings, required: bool) -> dict[str, Any]:
+def _toml(text: str, name: str, findings: FileFindings, required: bool) -> dict[str, Any]:
     try:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

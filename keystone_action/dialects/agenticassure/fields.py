@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from keystone_action.dialects.nodes import Findings
+from keystone_action.dialects.nodes import FileFindings
 from keystone_action.spec.loading.diagnostics import Diagnostic, listing, nearest, show_value
 from keystone_action.spec.loading.yaml_loader import KeyPath
 
@@ -66,11 +66,11 @@ METADATA = {"regex_pattern": PATTERN, "exact_normalize": BOOLEAN, "similarity_th
 
 
 @dataclass(slots=True)
-class Fields:
+class SuiteFields:
     """Reads fields and tells what is wrong with them, at their places."""
 
     document: Document
-    findings: Findings
+    findings: FileFindings
 
     def mapping(
         self, value: Any, path: KeyPath, known: Mapping[str, Kind], *, required: Iterable[str] = (), what: str

@@ -9,7 +9,7 @@ from typing import Any
 
 from yaml.nodes import Node
 
-from keystone_action.dialects.agenticassure.fields import METADATA, NAME, Fields
+from keystone_action.dialects.agenticassure.fields import METADATA, NAME, SuiteFields
 from keystone_action.dialects.nodes import pairs_of
 from keystone_action.spec.loading.diagnostics import nearest, show_value
 from keystone_action.spec.loading.yaml_loader import KeyPath
@@ -71,7 +71,7 @@ def _rename_scorers(nodes: Mapping[str, Node], **names: str) -> dict[str, Node]:
     return {new: nodes[old] for old, new in names.items() if old in nodes}
 
 
-def check_scenario(scenario: ScenarioText, scorers: Sequence[str], fields: Fields) -> None:
+def check_scenario(scenario: ScenarioText, scorers: Sequence[str], fields: SuiteFields) -> None:
     """Tell what a scenario's scorers miss, what is malformed for them, and what none of them looks at."""
     values, path, metadata = scenario.values, scenario.path, scenario.metadata
     for scorer in scorers:
@@ -100,7 +100,7 @@ def _readable(scenario: ScenarioText) -> bool:
     return "expected_output" not in scenario.nodes
 
 
-def _arguments(scenario: ScenarioText, fields: Fields) -> None:
+def _arguments(scenario: ScenarioText, fields: SuiteFields) -> None:
     for tool, arguments in scenario.values.get("expected_tool_args", {}).items():
         at = (*scenario.path, "expected_tool_args", tool)
         if not isinstance(arguments, dict):

@@ -24,7 +24,7 @@ from keystone_action.dialects.agenticassure.adapter import (
     named_adapter,
     registers_scorers,
 )
-from keystone_action.dialects.agenticassure.fields import Fields
+from keystone_action.dialects.agenticassure.fields import SuiteFields
 from keystone_action.dialects.agenticassure.scorers import (
     BUILT_IN,
     ScenarioText,
@@ -32,7 +32,7 @@ from keystone_action.dialects.agenticassure.scorers import (
     check_scenario,
     invariant_name,
 )
-from keystone_action.dialects.nodes import Findings, build_node, items_of, pairs_of
+from keystone_action.dialects.nodes import FileFindings, build_node, items_of, pairs_of
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.diagnostics import SourcePosition, show_value
 from keystone_action.spec.loading.loaded_spec import OwnScorers, RunRules, safe_id
@@ -80,8 +80,8 @@ class _Translating:
     def __init__(self, source: TranslationSource, specs_below: Callable[[Path], tuple[Path, ...]]) -> None:
         self.source, self.specs_below = source, specs_below
         self.document, self.data = source.merged.document, source.merged.data
-        self.findings = Findings(problems=list(source.merged.problems))
-        self.fields = Fields(self.document, self.findings)
+        self.findings = FileFindings(problems=list(source.merged.problems))
+        self.fields = SuiteFields(self.document, self.findings)
         self.root = pairs_of(self.document.node)
 
     def run(self) -> Translation:

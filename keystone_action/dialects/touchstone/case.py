@@ -11,7 +11,7 @@ from yaml.nodes import MappingNode, Node
 
 from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.graders import Graders, read_graders
-from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, model_of
+from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, harness_agent
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
 from keystone_action.dialects.touchstone.setup import Prepared, read_preparation
 from keystone_action.dialects.touchstone.sources import Repositories, read_fixtures, read_source
@@ -105,7 +105,7 @@ class _Case:
             rules=RunRules(
                 has_expressions=False,
                 names_keys=False,
-                agents={pair: model_of(document) for pair, document in agents.items()},
+                agents={pair: harness_agent(document) for pair, document in agents.items()},
                 agent_parameters=("harness", "model"),
                 stubs=tuple(prepared.stubs),
                 workspace_left_out=start.left_out,

@@ -85,7 +85,7 @@ class Harness:
         return document
 
 
-def model_of(document: Mapping[str, Any]) -> CommandAgent | PresetAgent:
+def harness_agent(document: Mapping[str, Any]) -> CommandAgent | PresetAgent:
     """The agent itself."""
     kind = CommandAgent if document["type"] == "command" else PresetAgent
     return kind.model_validate(document, by_alias=True)

@@ -197,7 +197,7 @@ def _has_modules(spec: Any) -> bool:
     return False
 
 
-def install() -> None:
+def install_guard() -> None:
     """Does nothing where there is no order."""
     try:
         with open(os.path.join(HERE, "guard.json"), encoding="utf-8") as file:
@@ -224,5 +224,5 @@ def go_on() -> None:
 
 
 if __name__ == "sitecustomize":
-    install()
+    install_guard()
     go_on()

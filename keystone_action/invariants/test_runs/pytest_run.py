@@ -137,7 +137,7 @@ def of_injected(places: Sequence[str]) -> Invocation:
     return Invocation(arguments=("-q", *(named or python)))
 
 
-async def run(
+async def run_pytest(
     copy: GradedCopy,
     invocation: Invocation,
     targets: Sequence[str],

@@ -7,7 +7,14 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants.agent_work import WORDS, CellSpending, Metric, is_within, measure_spending, shown_amount
+from keystone_action.invariants.agent_work import (
+    WORDS,
+    CellSpending,
+    Metric,
+    is_at_most,
+    measure_spending,
+    shown_amount,
+)
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.spec.models.fields import Duration
 
@@ -74,7 +81,7 @@ def _grade(limits: dict[Metric, float], spending: CellSpending) -> Outcome:
     note = f"Not observed: {', '.join(unobserved)}." if unobserved else ""
     if not observed:
         return skipped(note)
-    over = [metric for metric, amount in observed.items() if not is_within(amount, limits[metric])]
+    over = [metric for metric, amount in observed.items() if not is_at_most(amount, limits[metric])]
     lines = [
         f"{WORDS[metric]}: {shown_amount(amount)}, {'above' if metric in over else 'within'} {_FIELDS[metric]} "
         f"{shown_amount(limits[metric])}."

@@ -7,7 +7,14 @@ from typing import Annotated, ClassVar, Self
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from keystone_action.invariants.agent_work import WORDS, CellSpending, Metric, is_within, measure_spending, shown_amount
+from keystone_action.invariants.agent_work import (
+    WORDS,
+    CellSpending,
+    Metric,
+    is_at_most,
+    measure_spending,
+    shown_amount,
+)
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped
 from keystone_action.spec.models.fields import Duration
 
@@ -73,7 +80,7 @@ class Efficiency(Check):
 
 def ramp(target: float, actual: float) -> float:
     """1.0 at or under the target, target/actual above it; both finite and at least 0."""
-    return 1.0 if is_within(actual, target) else target / actual
+    return 1.0 if is_at_most(actual, target) else target / actual
 
 
 def _grade(targets: dict[Metric, float], spending: CellSpending, threshold: float) -> Outcome:

@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.model import Database, QueryFailed, QueryResult
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, with_notices
-from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, shown_value, text_of
+from keystone_action.invariants.comparison import contains, describe, equal, json_value, order, shown_value, text_form
 from keystone_action.invariants.operators import PatternTimeout, search_pattern
 from keystone_action.spec.models.fields import RegexPattern, ServiceName
 
@@ -181,7 +181,7 @@ class Sql(Check):
         if operator == "contains":
             return None if contains(wanted, found) else f"expected something that contains {describe(wanted)}, {seen}."
         if operator == "matches":
-            text = text_of(found)
+            text = text_form(found)
             if text is None:
                 return f"expected a text that matches {wanted!r}, {seen}."
             return (

@@ -135,7 +135,7 @@ class Swebench(Check):
         if copy.sandbox.which(invocation.python) is None:
             return broken(sentence_on_missing(invocation.python))
         limit = self.timeout_s or context.timeout
-        completed, results = await pytest_run.run(
+        completed, results = await pytest_run.run_pytest(
             copy,
             invocation,
             # Ids are relative to the workspace; one file that can't be collected says nothing of the others.

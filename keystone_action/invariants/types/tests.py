@@ -189,7 +189,7 @@ class Tests(Check):
         if copy.sandbox.which(invocation.python) is None:
             return broken(sentence_on_missing(invocation.python))
         limit = self.timeout_s or context.timeout
-        completed, results = await pytest_run.run(
+        completed, results = await pytest_run.run_pytest(
             copy, invocation, (), environment=context.check_environment, timeout=limit
         )
         over = stop_outcome(completed, limit, **copy.details)

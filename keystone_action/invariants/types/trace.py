@@ -16,7 +16,7 @@ from keystone_action.invariants.agent_work import (
     WORDS,
     Metric,
     ToolMatcher,
-    is_within,
+    is_at_most,
     measure_spending,
     shown_amount,
     shown_calls,
@@ -231,7 +231,7 @@ def _none_called(what: str, one: ToolMatcher, calls: tuple[ToolCall, ...], works
 def _check_limit(what: str, amount: float | None, limit: float, words: str) -> TraceAssertion:
     if amount is None:
         return TraceAssertion(what, None, f"the trace does not tell of {words}")
-    return TraceAssertion(what, is_within(amount, limit), f"{words}: {shown_amount(amount)}")
+    return TraceAssertion(what, is_at_most(amount, limit), f"{words}: {shown_amount(amount)}")
 
 
 def _none_denied(trace: Trace) -> TraceAssertion:

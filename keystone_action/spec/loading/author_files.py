@@ -98,7 +98,7 @@ def pointer_error(name: str) -> SpecError:
     return _whole_file(name, f"this is {POINTER}", POINTER_ADVICE)
 
 
-def decode_text(content: bytes, name: str) -> str:
+def decode_file(content: bytes, name: str) -> str:
     """UTF-8 with or without a byte order mark. Raises SpecError at the place of the first bad byte or character, and
     for a pointer of Git LFS."""
     if is_pointer(content):
@@ -127,7 +127,7 @@ def decode_text(content: bytes, name: str) -> str:
 
 def read_author_text(path: Path, name: str, limit: int = MAX_BYTES) -> str:
     """The text of a file. Raises SpecError."""
-    return decode_text(read_bytes(path, name, limit), name)
+    return decode_file(read_bytes(path, name, limit), name)
 
 
 def _too_large(name: str, size: int, limit: int) -> SpecError:

@@ -62,7 +62,7 @@ def discover(
 def _expand(pattern: str, directory: Path, dialects: Dialects | None, *, tolerate_missing: bool) -> list[Path]:
     path = directory / pattern
     if path.is_dir():
-        return sorted(find_specs(path, dialects))
+        return sorted(specs_below(path, dialects))
     if path.exists() or path.is_symlink():
         return [path]
     if any(character in pattern for character in "*?["):
@@ -72,7 +72,7 @@ def _expand(pattern: str, directory: Path, dialects: Dialects | None, *, tolerat
     raise UsageError(f"{pattern} does not exist (looked from {directory})", help=_nearest(path, pattern))
 
 
-def find_specs(directory: Path, dialects: Dialects | None) -> Iterator[Path]:
+def specs_below(directory: Path, dialects: Dialects | None) -> Iterator[Path]:
     """The specs in a directory and those below it, in no order."""
     for folder, folders, files in walk(directory):
         skipped = _SKIPPED | _OF_RESULTS if set(files) >= _RESULTS else _SKIPPED

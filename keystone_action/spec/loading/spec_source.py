@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from yaml.nodes import MappingNode, Node, ScalarNode
 
-from keystone_action.spec.loading.author_files import decode_text, is_file, read_bytes, unusable
+from keystone_action.spec.loading.author_files import decode_file, is_file, read_bytes, unusable
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, show_value
 from keystone_action.spec.loading.loaded_spec import RunRules
 from keystone_action.spec.loading.yaml_loader import Document, SourceText, build_data, child_of, parse_yaml
@@ -70,7 +70,7 @@ def _read_tree(path: Path, reading: _Reading) -> Node:
     content = read_bytes(path, name)
     reading.files.append(path.resolve())
     reading.digest.update(len(content).to_bytes(8, "big") + content)
-    document = parse_yaml(decode_text(content, name), name)
+    document = parse_yaml(decode_file(content, name), name)
     if document is None:
         raise SpecError([Diagnostic(name, 1, 1, "the file is empty", help="`keystone init` writes a first spec")])
     reading.sources.update(document.sources)
