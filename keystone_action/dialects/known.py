@@ -1,6 +1,7 @@
-"""The dialects that there are: telling which tool a file is of, by what only that tool's files have (spec.md 1.9).
+"""The dialects that there are, and how a file is recognised: by keys that only the files of that tool have (spec.md
+1.9).
 
-The rest of a dialect is imported once a file is of it.
+A dialect's other modules are imported only when there is a file in it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,13 @@ _SEARCHED = 1 << 20
 _TOP_KEY = re.compile(rb"^(?:\{\s*)?[\"']?([A-Za-z_][\w-]*)[\"']?\s*:", re.MULTILINE)
 _INPUT = re.compile(rb"(?:^|[\s{,])[\"']?input[\"']?\s*:")
 _OF_SUITES = {"scenarios", "suite"}
+"""Only a suite of AgenticAssure has both keys at its top level."""
 _OF_CASES = {"task", "matrix"}
-"""Keys that, both at the top of a file, no other file has: a case that lacks its graders is one all the same."""
+"""Only a case of Touchstone has both keys at its top level, so a case without graders is recognised too."""
 
 
 def dialect_of(data: Any) -> Dialect | None:
-    """The tool that a file is of; None for a Keystone spec and for what nobody knows."""
+    """The tool whose file this is; None for a Keystone spec and for any other file."""
     if not isinstance(data, dict) or "version" in data:
         return None
     if "graders" in data or data.keys() >= _OF_CASES:
@@ -43,10 +45,11 @@ def dialect_of(data: Any) -> Dialect | None:
 
 
 class KnownDialects:
-    """What the front doors hand to the loader; see `spec.loading.translation.Dialects`."""
+    """What the front doors hand to the loader; see `spec.loading.spec_source.Dialects`."""
 
     def recognises(self, path: Path) -> bool:
-        """By the words in a file."""
+        """Whether the file has the keys of another tool's file. Its text is searched, not parsed, so that a file with
+        an error is recognised too."""
         try:
             with path.open("rb") as file:
                 text = file.read(_SEARCHED)

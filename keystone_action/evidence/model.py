@@ -39,11 +39,12 @@ class TooMuchPrinted(Exception):  # noqa: N818 - an outcome: the checks that rea
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A text of an agent's that is longer than what is shown of it. size: its bytes. file: ours, with all of it, or
-    with the first `limit` bytes and more; None when none was kept."""
+    """A text of an agent's that is longer than the part of it that is shown."""
 
     size: int
+    """Its bytes."""
     file: Path | None
+    """A file of ours with the whole text, or with more than its first `limit` bytes; None when none was kept."""
     limit: int
 
     def read(self, what: str) -> bytes:
@@ -62,43 +63,49 @@ class LongText:
 
 @dataclass(frozen=True, slots=True)
 class AgentRun:
-    """How the agent ended. `output` is what judges and output scorers read (by `agent.output`); `problem` says why an
-    output that was asked for (a file, a JSON document) could not be had, and is empty otherwise; `advice` is for people
-    alone: why its program may not have run, and what to do; `shortage` says what the machine ran out of meanwhile, when
-    it failed: then nothing is known about it. stdout and stderr are what was kept, decoded with replacement, a cut said
-    in a line of its own; *_bytes count what came. What is cut, `long_output` and the like have whole: checks that judge
+    """How the agent ended.
+
+    stdout and stderr are what was kept, decoded with replacement; a cut is said in a line of its own. Checks that judge
     one of the texts ask for `whole_output()`, `whole_stdout()` or `whole_stderr()`, never for what is shown.
-    transcript: all of stdout as a file, where it is the declared trace. reported: what else its AgentResult document
-    says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked. stopped: the sentence of the limit of its budget
-    that ended it (`stopped at $0.52 of $0.50`); None when none did. failure: why it failed, by the word of its own
-    transcript; empty where that does not say so. processes: those that were seen, where that is
-    wanted, and how many more there were."""
+    """
 
     exit_code: int | None = None
     signal: int | None = None
     timed_out: bool = False
     stopped: str | None = None
+    """The sentence of the limit of its budget that ended it (`stopped at $0.52 of $0.50`); None when none did."""
     failure: str = ""
+    """Why it failed, by the word of its own transcript; empty where that does not say so."""
     limit: str | None = None
     duration_s: float = 0.0
     output: str = ""
+    """What judges and output scorers read, by `agent.output`."""
     problem: str = ""
+    """Why an output that was asked for (a file, a JSON document) could not be had; empty otherwise."""
     advice: str = ""
+    """For people alone: why its program may not have run, and what to do."""
     shortage: str = ""
+    """What the machine ran out of meanwhile, when the agent failed: then nothing is known about it."""
     stdout: str = ""
     stderr: str = ""
     stdout_bytes: int = 0
+    """All that was printed, also what was not kept."""
     stderr_bytes: int = 0
     long_output: LongText | None = None
+    """The whole of a text that is cut; the same holds for the next two."""
     long_stdout: LongText | None = None
     long_stderr: LongText | None = None
     transcript: Path | None = None
+    """All of stdout as a file, where it is the declared trace."""
     leftovers: int = 0
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
     token_usage: Mapping[str, Any] | None = None
     reported: Mapping[str, Any] = field(default_factory=dict)
+    """What else its AgentResult document says (`latency_ms`, `reasoning_trace`, `raw_response`), unchecked."""
     processes: tuple[Mapping[str, Any], ...] = ()
+    """Those that were seen, where that is wanted."""
     processes_left_out: int = 0
+    """How many more there were."""
 
     def whole_output(self) -> str:
         """All of the answer. Raises TooMuchPrinted, OSError."""
@@ -142,16 +149,14 @@ class RecordedRequest:
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
-    """The rows of a query as Python values, and the names of its columns in order.
-
-    boolean_as_number: the engine has no boolean, 0 and 1 stand for it (MySQL, SQLite). more: there were more rows
-    than were kept.
-    """
+    """The rows of a query as Python values, and the names of its columns in order."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
     boolean_as_number: bool = False
+    """Whether the engine has no boolean, so that 0 and 1 stand for it (MySQL, SQLite)."""
     more: bool = False
+    """Whether there were more rows than were kept."""
 
 
 class QueryFailed(Exception):  # noqa: N818 - an outcome, not a defect of ours

@@ -101,12 +101,14 @@ class _Patterns:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """One way to read a stream. read: what it makes of a piece. patterns: of each value, in what it makes. by_lines:
-    pieces have to end where lines do."""
+    """One way to read a stream."""
 
     read: Callable[[bytes], bytes]
+    """Turns a piece of the stream into what is searched."""
     patterns: Mapping[str, _Patterns]
+    """Name of a secret → what to look for there."""
     by_lines: bool = False
+    """Whether pieces have to end where lines do."""
 
 
 @dataclass(slots=True)

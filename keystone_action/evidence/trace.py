@@ -25,37 +25,43 @@ TOOL_KINDS: tuple[ToolKind, ...] = ("read", "write", "execute", "search", "fetch
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One call, joined with its result. raw_name: as the agent's protocol has it; name: the portable one, where the
-    transcript tells it, else raw_name. arguments: None when they could not be read. status: None = no result was
-    seen. ts, ended: when it was made and when its result came, empty where the source does not tell."""
+    """One call, joined with its result."""
 
     id: str
     raw_name: str
+    """As the agent's protocol has it."""
     name: str
+    """The portable name where the transcript tells it, else raw_name."""
     kind: ToolKind
     arguments: Mapping[str, Any] | None = None
+    """None when they could not be read."""
     status: Literal["ok", "error"] | None = None
+    """None = no result was seen."""
     result: str = ""
     ts: str = field(default="", compare=False)
+    """When it was made; empty where the source does not tell."""
     ended: str = field(default="", compare=False)
+    """When its result came; empty where the source does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What was said. role: `user`, `assistant`, `system` or another; `thought` for what the model only thought. ts:
-    when, empty where the source does not tell."""
+    """Something that was said."""
 
     role: str
+    """`user`, `assistant`, `system` or another; `thought` for what the model only thought."""
     text: str
     ts: str = field(default="", compare=False)
+    """When; empty where the source does not tell."""
 
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """A request to be allowed something. allowed: None = nobody answered."""
+    """A request to be allowed something."""
 
     tool_call_id: str
     allowed: bool | None
+    """None = nobody answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,33 +84,39 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trace:
-    """What an agent did, in order. source: the format it was read from.
+    """What an agent did, in order.
 
-    tool_calls, permissions: None = this source can't tell. not_understood: sentences, each with how often, for events
-    and lines that were skipped. problem: why a trace that was declared is missing or malformed; the checks that need it
-    fail then (spec.md 5.1), with this sentence. stop_reason: empty when none was seen. timeline: messages and calls in
-    the order they came in, where the source tells it. local_calls: of tools that no model asked for, by the agent's own
-    word, where the source is the gateway; they count nowhere. unpriced: models without a price that answered, as the
-    gateway saw. uncertain: why there may be more calls than these; empty where these are all that is known of.
-    failure: why the run failed, by the transcript's own word; empty where it does not say so.
     Tokens and cost are the source's own figures: Claude Code's input_tokens leave out what its cache held, Codex's have
     it in.
     """
 
     source: str
+    """The format it was read from."""
     tool_calls: tuple[ToolCall, ...] | None = None
+    """None = this source can't tell."""
     messages: tuple[Message, ...] = ()
     permissions: tuple[Permission, ...] | None = None
+    """None = this source can't tell."""
     usage: Usage = Usage()
     stop_reason: str = ""
+    """Empty when none was seen."""
     final_output: str = ""
     not_understood: tuple[str, ...] = ()
+    """Sentences about events and lines that were skipped, each with how often."""
     problem: str = ""
+    """Why a trace that was declared is missing or malformed. The checks that need it fail then with this sentence
+    (spec.md 5.1)."""
     timeline: tuple[Message | ToolCall, ...] = ()
+    """Messages and calls in the order they came in, where the source tells it."""
     local_calls: tuple[ToolCall, ...] = ()
+    """Calls of tools that no model asked for, by the agent's own word, where the source is the gateway. They count
+    nowhere."""
     unpriced: tuple[str, ...] = ()
+    """Models without a price that answered, as the gateway saw."""
     uncertain: str = ""
+    """Why there may be more calls than these; empty when these are certainly all."""
     failure: str = ""
+    """Why the run failed, by the transcript's own word; empty where it does not say so."""
 
     @property
     def calls_unsure(self) -> str:

@@ -32,25 +32,27 @@ Phase = Literal["observe", "shared_copy", "fresh_copy"]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a check found. Made by the functions below, never by hand.
-
-    score: in [0, 1], None for skip and error. message: one or more sentences for people, as short as they allow:
-    what was expected, what was found. details: JSON values for results.json. log: what goes to checks/<name>.log.
-    judge_usage: tokens and cost that a judge spent, counted apart from the agent's; None = unknown. unpriced: judges
-    without a price. disqualifies: the cell's composite is 0 with any score, as when a gate fails: something that has to
-    hold besides the score did not. notices: sentences without a full stop that stand among those of the cell, after the
-    invariant's name: what the author should know, whatever the outcome is.
-    """
+    """What a check found. Made by the functions below, never by hand."""
 
     status: OutcomeStatus
     score: float | None
+    """In [0, 1]; None for skip and error."""
     message: str
+    """One or more sentences for people, as short as they allow: what was expected, what was found."""
     details: Mapping[str, Any] = field(default_factory=dict)
+    """JSON values for results.json."""
     log: str = ""
+    """What goes to checks/<name>.log."""
     judge_usage: Mapping[str, float | None] = field(default_factory=dict)
+    """Tokens and cost that a judge spent, counted apart from the agent's; None = unknown."""
     unpriced: tuple[str, ...] = ()
+    """Judges without a price."""
     disqualifies: bool = False
+    """Whether the cell's composite is 0 with any score, as when a gate fails: something that has to hold besides the
+    score did not."""
     notices: tuple[str, ...] = ()
+    """What the author should know, whatever the outcome is: sentences without a full stop, shown among the cell's
+    notices after the invariant's name."""
 
 
 def passed(message: str, *, score: float = 1.0, log: str = "", **details: Any) -> Outcome:
@@ -90,13 +92,15 @@ def _graded_outcome(status: OutcomeStatus, score: float, message: str, log: str,
 
 @dataclass(frozen=True, slots=True)
 class HostWorld:
-    """Where a script of the author's runs on the host. given: the directory of the files that it was given. checkout:
-    what it finds of the checkout. python: our interpreter."""
+    """Where a script of the author's runs on the host."""
 
     sandbox: Sandbox
     given: Path
+    """The directory of the files that it was given."""
     checkout: CheckoutCopy
+    """The part of the checkout that it can read."""
     python: OwnPython
+    """Our interpreter."""
 
 
 class CheckContext(Protocol):
@@ -165,15 +169,13 @@ class CheckContext(Protocol):
 
 
 class Check(CheckModel):
-    """Base of all check types.
-
-    phase: `observe` (reads evidence only; runs first), `shared_copy` (executes; shares one copy with the others of
-    its kind) or `fresh_copy` (executes on a copy of its own). default_timeout: seconds, where the invariant gives
-    none. score_is_passed: what `passed` means is up to evaluate.
-    """
+    """Base of all check types. What `passed` means for a score is up to `evaluate`."""
 
     phase: ClassVar[Phase] = "observe"
+    """`observe` (reads evidence only; runs first), `shared_copy` (executes; shares one copy with the others of its
+    kind) or `fresh_copy` (executes on a copy of its own)."""
     default_timeout: ClassVar[float] = 60.0
+    """Seconds, where the invariant gives none."""
     origin: ClassVar[str] = ""
     """The system that the check type comes from, where docs/checks lists it; empty: from nowhere else."""
 

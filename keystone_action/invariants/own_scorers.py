@@ -34,14 +34,16 @@ class NotAnswered(Exception):  # noqa: N818 - an outcome: the check is in error
 
 @dataclass(frozen=True, slots=True)
 class Scorers:
-    """Where scorers come from. modules: imported in this order. library: modules that they find after all others, as a
-    zip archive. directory: what is put first on the search path, as code in the sandbox names it; None = `files` are
-    laid out for it: bytes by relative path."""
+    """Where scorers come from."""
 
     modules: Sequence[str]
+    """Imported in this order."""
     library: bytes
+    """Modules that they find after all others, as a zip archive."""
     directory: str | None = None
+    """What is put first on the search path, as code in the sandbox names it; None = `files` are laid out for it."""
     files: Mapping[str, bytes] | None = None
+    """Bytes by relative path."""
 
 
 async def ask_scorer(

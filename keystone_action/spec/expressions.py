@@ -34,12 +34,14 @@ _FIRST_WORD = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_-]*)")
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One text of a model. path: keys and indices as the file has them. untyped: its field takes any value."""
+    """One text of a model."""
 
     value: str
     path: KeyPath
+    """Keys and indices as the file has them."""
     markers: tuple[Any, ...]
     untyped: bool = False
+    """Whether its field takes any value."""
 
     def marker(self, kind: type[Marker]) -> Marker | None:
         """The innermost marker of a kind."""
@@ -150,11 +152,13 @@ class ExpressionError(HarnessError):
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One `{{ a.b }}` of a text. index: of its first brace; source: the whole expression as written."""
+    """One `{{ a.b }}` of a text."""
 
     name: str
     index: int
+    """The place of its first brace."""
     source: str
+    """The whole expression as written."""
 
     @property
     def parts(self) -> tuple[str, ...]:

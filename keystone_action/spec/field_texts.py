@@ -48,10 +48,12 @@ _EXAMPLE = "Example: "
 
 @dataclass(frozen=True)
 class FieldText:
-    """description: paragraphs with a blank line between them, each on one line. examples: as a spec has them."""
+    """What the docstring of a field says."""
 
     description: str = ""
+    """Paragraphs with a blank line between them, each on one line."""
     examples: tuple[str, ...] = ()
+    """As a spec has them."""
 
     @property
     def values(self) -> tuple[Any, ...]:

@@ -264,10 +264,12 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class _Segment:
-    """literals has one item more than wildcards: text and wildcards alternate. A wildcard is (name or "", minimum)."""
+    """One name of a path pattern: text and wildcards alternate."""
 
     literals: tuple[str, ...]
+    """One item more than wildcards."""
     wildcards: tuple[tuple[str, int], ...]
+    """Pairs of (name or "", minimum of characters)."""
 
     def match(self, text: str) -> tuple[str, ...] | None:
         """What each wildcard stands for, or None. Every inner literal is taken at its leftmost place: if there is a
@@ -292,10 +294,11 @@ class _Segment:
 
 @dataclass(frozen=True, slots=True)
 class PathPattern:
-    """A compiled pattern. runs: the segments between two `**`."""
+    """A compiled pattern of a URL path."""
 
     text: str
     runs: tuple[tuple[_Segment, ...], ...]
+    """The segments between two `**`."""
     literal: bool
 
     def match(self, path: str) -> dict[str, str] | None:

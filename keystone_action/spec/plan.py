@@ -25,9 +25,10 @@ _NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One cell. id: stable over runs and machines, safe as a file name, unique within the spec's id."""
+    """One cell: a scenario with parameters, in one repetition."""
 
     id: str
+    """Stable over runs and machines, safe as a file name, unique within the spec's id."""
     loaded: LoadedSpec
     scenario: Scenario
     params: Mapping[str, Any]
@@ -47,17 +48,21 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailedCells:
-    """The cells of an earlier run that did not pass, which `--failed` chooses. failed, passed: ids. unfinished: there
-    are results of fewer cells than that run was to have; chosen (`Selection.chosen`), shard and digest (`Plan.digest`,
-    of all shards together) say which those were."""
+    """The cells of an earlier run that did not pass, which `--failed` chooses."""
 
     run_id: str
     failed: tuple[str, ...]
+    """Ids."""
     passed: frozenset[str]
+    """Ids."""
     unfinished: bool
+    """Whether there are results of fewer cells than that run was to have. The fields below say which cells those
+    were."""
     chosen: tuple[str, ...]
+    """`Selection.chosen` of that run."""
     shard: tuple[int, int]
     digest: str
+    """`Plan.digest`, of all shards together."""
 
     def of(self, cells: Sequence[Cell]) -> list[str]:
         """The ids that are to run again. cells: all those of this call's specs, in order."""
@@ -74,15 +79,17 @@ class FailedCells:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What of the specs is wanted. filter: a glob on spec, scenario or cell ids. shard: (index from 1, count). failed:
-    only cells that did not pass in an earlier run."""
+    """The part of the specs that is wanted."""
 
     params: Mapping[str, str]
     tags: tuple[str, ...] = ()
     filter: str | None = None
+    """A glob on spec, scenario or cell ids."""
     shard: tuple[int, int] | None = None
+    """(Index from 1, count)."""
     replicas: int | None = None
     failed: FailedCells | None = None
+    """Only cells that did not pass in an earlier run."""
 
     @property
     def chosen(self) -> tuple[str, ...]:
@@ -96,16 +103,19 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The cells of this run. positions: where each of them is among those of all shards together, from 0. total: how
-    many these are. digest: of their ids. specs: id → sha256 of each spec that has some of them. notices: what people
-    should know of the choice."""
+    """The cells of this run."""
 
     cells: tuple[Cell, ...]
     positions: tuple[int, ...]
+    """Where each of them is among the cells of all shards together, from 0."""
     total: int
+    """How many cells all shards have together."""
     digest: str
+    """Of the ids of those."""
     specs: Mapping[str, str]
+    """Id → sha256 of each spec that has some of the cells."""
     notices: tuple[str, ...] = ()
+    """What people should know of the choice."""
 
 
 def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:

@@ -40,26 +40,30 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 @dataclass(frozen=True, slots=True)
 class NamedAdapter:
-    """An adapter as somebody named it. where: where that was. start: the directory its module is first looked for in.
-    scorers: modules that register scorers. env: variables of our environment that the adapter gets."""
+    """An adapter as somebody named it."""
 
     text: str
     where: str
+    """Where it was named."""
     start: Path
+    """The directory in which its module is looked for first."""
     scorers: tuple[str, ...] = ()
+    """Modules that register scorers."""
     env: tuple[str, ...] = ()
+    """Variables of our environment that the adapter gets."""
     files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Adapter:
-    """directory: absolute, what is put first on the module search path; modules: those that may register scorers, in
-    the order of their import, the adapter's own last."""
+    """An adapter that was found."""
 
     module: str
     name: str
     directory: Path
+    """Absolute; put first on the module search path."""
     modules: tuple[str, ...]
+    """Modules that may register scorers, in the order of their import; the adapter's own is the last."""
     env: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()
 

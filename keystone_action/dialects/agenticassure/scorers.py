@@ -26,10 +26,12 @@ _READERS = {
 
 @dataclass(frozen=True, slots=True)
 class ScenarioText:
-    """One scenario as it is written. values: its fields, checked; node: the mapping."""
+    """One scenario as it is written."""
 
     values: Mapping[str, Any]
+    """Its fields, checked."""
     node: Node
+    """The mapping."""
     path: KeyPath
 
     @property

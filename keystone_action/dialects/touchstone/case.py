@@ -13,7 +13,7 @@ from keystone_action.dialects.nodes import build_node
 from keystone_action.dialects.touchstone.graders import Graders, read_graders
 from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, harness_agent
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
-from keystone_action.dialects.touchstone.setup import Prepared, read_preparation
+from keystone_action.dialects.touchstone.setup import CaseSetup, read_preparation
 from keystone_action.dialects.touchstone.sources import Repositories, read_fixtures, read_source
 from keystone_action.spec.loading.diagnostics import show_value
 from keystone_action.spec.loading.loaded_spec import RunRules
@@ -277,7 +277,7 @@ class _Case:
                 found += [one for one in named if isinstance(one, str)]
         return [self.directory / one for one in found]
 
-    def _seconds(self, found: Mapping[tuple[str, str], Harness], graders: Graders, prepared: Prepared) -> float:
+    def _seconds(self, found: Mapping[tuple[str, str], Harness], graders: Graders, prepared: CaseSetup) -> float:
         """Touchstone limits no cell as a whole: the sum of all limits, and time to set up."""
         slowest = max((harness.timeout for harness in found.values()), default=0.0)
         return slowest + graders.seconds + prepared.seconds + _SPARE_SECONDS

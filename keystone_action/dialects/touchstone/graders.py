@@ -60,13 +60,16 @@ when it leads nowhere."""
 
 @dataclass(slots=True)
 class Graders:
-    """invariants: pairs of nodes, a name and what it is. only_gates: none of them gives credit. seconds: what all may
-    take together. traced: the fields of those that need a trace."""
+    """The graders of a case, translated."""
 
     invariants: list[tuple[Node, Node]] = field(default_factory=list)
+    """Pairs of nodes: a name, and the invariant."""
     only_gates: bool = True
+    """Whether none of them gives credit."""
     seconds: float = 0.0
+    """How long all of them may take together."""
     traced: list[CaseField] = field(default_factory=list)
+    """The fields of those that need a trace."""
 
 
 def read_graders(reader: CaseReader, of: CaseField, asset: Asset) -> Graders:

@@ -46,16 +46,17 @@ KNOWN = (ECHO, *_PRESETS)
 
 @dataclass(frozen=True, slots=True)
 class Harness:
-    """How a harness is started. argv: parts of each argument, a placeholder as a tuple of its name. preset: the agent
-    type that it is, for those that Touchstone brings."""
+    """How a harness is started."""
 
     name: str
     argv: tuple[tuple[str | tuple[str], ...], ...]
+    """The parts of each argument; a placeholder is a tuple of its name."""
     timeout: float = DEFAULT_TIMEOUT
     env: Mapping[str, str] = field(default_factory=dict)
     trace: Mapping[str, Any] | None = None
     directory: Path | None = None
     preset: str | None = None
+    """The type of agent that it is, for the harnesses that Touchstone brings."""
 
     @property
     def leaves_trace(self) -> bool:
@@ -116,13 +117,15 @@ def _built_in(name: str) -> Harness | None:
 
 @dataclass(slots=True)
 class Harnesses:
-    """Those that a case can name. file: the `harnesses.yaml` that was read, if there is one. reader: of that file.
-    unread: names of files there is no support for."""
+    """The harnesses that a case can name."""
 
     declared: dict[str, CaseField] = field(default_factory=dict)
     file: Path | None = None
+    """The `harnesses.yaml` that was read, if there is one."""
     reader: CaseReader | None = None
+    """The reader of that file."""
     unread: tuple[str, ...] = ()
+    """Names of files that are not supported."""
 
     @classmethod
     def nearest(cls, directory: Path, root: Path) -> Harnesses:

@@ -18,10 +18,11 @@ from keystone_action.spec.loading.yaml_loader import Document
 
 @dataclass(frozen=True, slots=True)
 class CaseField:
-    """A value of the file. key: the node of its name (of the list that it is in, for an item)."""
+    """A value of the file."""
 
     name: str
     key: Node
+    """The node of its name; for an item of a list, that of the list."""
     node: Node
     value: Any
 

@@ -34,16 +34,19 @@ DEFAULT_SECONDS = 900.0
 
 
 @dataclass(slots=True)
-class Prepared:
-    """base: the image's node. read: files that were read, none of them secret. seconds: what it may take."""
+class CaseSetup:
+    """The setup of a case, translated."""
 
     base: Node | None = None
+    """The image's node."""
     packages: list[Any] = field(default_factory=list)
     commands: list[Any] = field(default_factory=list)
     env: dict[str, Any] = field(default_factory=dict)
     stubs: list[Stub] = field(default_factory=list)
     read: list[Path] = field(default_factory=list)
+    """Files that were read; none of them is secret."""
     seconds: float = 0.0
+    """How long it may take."""
 
     def keys(self, at: Node) -> dict[str, Any]:
         """The keys of the spec."""
@@ -53,9 +56,9 @@ class Prepared:
         return {**found, "setup": build_node(given, at)} if given else found
 
 
-def read_preparation(reader: CaseReader, case: Mapping[str, CaseField], directory: Path, root: Path) -> Prepared:
+def read_preparation(reader: CaseReader, case: Mapping[str, CaseField], directory: Path, root: Path) -> CaseSetup:
     """In Touchstone's order: the container's own setup, the environment, stubs, commands."""
-    prepared = Prepared()
+    prepared = CaseSetup()
     _container(reader, case.get("container"), prepared)
     _environment(reader, case.get("environment"), prepared, directory, root)
     setup = case.get("setup")
@@ -68,7 +71,7 @@ def read_preparation(reader: CaseReader, case: Mapping[str, CaseField], director
     return prepared
 
 
-def _container(reader: CaseReader, of: CaseField | None, prepared: Prepared) -> None:
+def _container(reader: CaseReader, of: CaseField | None, prepared: CaseSetup) -> None:
     if of is None:
         return
     known = ("caches", "home", "image", "python", "setup")
@@ -84,7 +87,7 @@ def _container(reader: CaseReader, of: CaseField | None, prepared: Prepared) -> 
             reader.warning(fields[name].key, f"container.{name} is not honoured: no directory is shared between cells")
 
 
-def _environment(reader: CaseReader, of: CaseField | None, prepared: Prepared, directory: Path, root: Path) -> None:
+def _environment(reader: CaseReader, of: CaseField | None, prepared: CaseSetup, directory: Path, root: Path) -> None:
     if of is None:
         return
     install = {**_NO_ENVIRONMENT}

@@ -28,11 +28,12 @@ _WHERE = "a URL, a path that begins with ./, ../ or /, or owner/name on GitHub"
 
 @dataclass(slots=True)
 class Repositories:
-    """Clones made while the case is loaded. roots: where they are."""
+    """Clones that are made while the case is loaded."""
 
     directory: Path
     clone: Clone | None
     roots: dict[Path, None] = field(default_factory=dict)
+    """Where they are."""
 
     def url(self, reader: CaseReader, repository: CaseField | None) -> str:
         """The URL that a field names; empty, and a problem, when it names none."""
@@ -73,7 +74,7 @@ class Repositories:
 
 @dataclass(slots=True)
 class Fixtures:
-    """The repository of hidden tests, cloned when the first of them is asked for. named: their paths in it."""
+    """The repository of hidden tests, cloned when the first of them is asked for."""
 
     repositories: Repositories
     declared: CaseField | None
@@ -82,6 +83,7 @@ class Fixtures:
     subdirectory: str = ""
     used: bool = False
     named: list[str] = field(default_factory=list)
+    """The paths of hidden tests in it."""
     _root: Path | None = None
 
     def asset(self, reader: CaseReader, item: CaseField, kind: str) -> Node | None:

@@ -365,14 +365,13 @@ class TraceBuilder:
 
 
 class TraceReader(ABC):
-    """One format: reads into the builder it was made with. Its file has the format's name; `reading` finds it there.
-
-    tells_answer: whether such a transcript holds the agent's final answer. has_ids_of_api: whether its calls have the
-    ids that the model's API gave them.
-    """
+    """One format: reads into the builder it was made with. Its file has the format's name; `reading.py` finds it
+    there."""
 
     tells_answer: ClassVar[bool] = True
+    """Whether such a transcript holds the agent's final answer."""
     has_ids_of_api: ClassVar[bool] = False
+    """Whether its calls have the ids that the model's API gave them."""
 
     @abstractmethod
     def __init__(self, builder: TraceBuilder) -> None: ...

@@ -110,23 +110,27 @@ class CannotPrepare(Exception):  # noqa: N818 - an outcome: the check fails
 
 @dataclass(frozen=True, slots=True)
 class GradedCopy:
-    """A prepared copy. private: our directory in it, relative. taken_back: what was undone. untrusted: files that the
-    agent added or changed and that are still as it left them. guard: where the import guard is, None without one;
-    allowed: the files that it lets be. planted: modules of the agent's that were taken out. held: modules of Python
-    that have to be what runs. rivals: the agent's files that were taken away because they would have run instead → of
-    which."""
+    """A copy of the workspace that is ready for tests."""
 
     sandbox: Sandbox
     private: str
+    """Our directory in it, relative."""
     taken_back: RestoredFiles
+    """Changes to protected files that were undone."""
     injected: Mapping[str, bytes]
     untrusted: frozenset[str]
+    """Files that the agent added or changed and that are still as it left them."""
     originals: Path | None
     guard: Path | None = None
+    """Where the import guard is; None without one."""
     allowed: tuple[str, ...] = ()
+    """The files that the guard lets be."""
     planted: tuple[str, ...] = ()
+    """Modules of the agent's that were taken out."""
     held: tuple[str, ...] = ()
+    """Modules of Python that have to be what runs."""
     rivals: Mapping[str, str] = field(default_factory=dict)
+    """Files of the agent's that were taken away because they would have run instead of another one → that one."""
     trusted: tuple[str, ...] = ()
     """Folders in it, as code inside names them, that are wholly the author's and hold the author's own pytest."""
 

@@ -212,12 +212,15 @@ class _Judged:
 
 @dataclass(frozen=True, slots=True)
 class _Source:
-    """A file's text as left and as it was, None where it was not; touched: its bytes were changed."""
+    """A source file before and after the agent."""
 
     path: str
     after: str
+    """Its text as the agent left it."""
     before: str | None
+    """Its text before; None where it did not exist."""
     touched: bool
+    """Whether its bytes were changed."""
 
     def as_text(self) -> _Judged:
         """The judgement of a file that is not valid Python."""

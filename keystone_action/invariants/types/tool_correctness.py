@@ -141,14 +141,16 @@ def _masks(calls: Sequence[ToolCall], matchers: Sequence[ToolMatcher], workspace
 
 @dataclass(frozen=True, slots=True)
 class Alignment:
-    """matched: expectations that got a call of their own. missing: the indices of the others. in_order: the longest
-    run of expectations that were met in their order (calls between them don't matter)."""
+    """How expected calls and observed ones fit together."""
 
     expected: int
     observed: int
     matched: int
+    """How many expectations got a call of their own."""
     missing: tuple[int, ...]
+    """The indices of the others."""
     in_order: int
+    """The longest run of expectations that were met in their order; calls between them don't matter."""
 
     @property
     def precision(self) -> float:

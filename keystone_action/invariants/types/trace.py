@@ -53,12 +53,13 @@ _Order = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class TraceAssertion:
-    """One thing asserted of a trace. holds: None when the trace does not tell. told: what was found, or why not known,
-    without a full stop."""
+    """One thing asserted of a trace."""
 
     what: str
     holds: bool | None
+    """None when the trace does not tell."""
     told: str
+    """What was found, or why it is not known, without a full stop."""
     notice: str = ""
     """What the author should know, though it holds."""
 

@@ -26,12 +26,13 @@ _HALVES = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One record as it was read, and its line (from 1). fields: what the file calls its fields; empty = as the record
-    does."""
+    """One record as it was read."""
 
     line: int
+    """Counted from 1."""
     value: Any
     fields: tuple[str, ...] = ()
+    """How the file calls its fields; empty = as the record does."""
 
 
 def read_dataset(dataset: Dataset, path: Path, name: str) -> list[Scenario]:

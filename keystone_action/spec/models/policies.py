@@ -65,12 +65,14 @@ def split_port(text: str) -> tuple[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class AllowedHost:
-    """One entry of `allow`. text: as the author wrote it. kind: `name`, `glob` or `address`. port: None = WEB_PORTS."""
+    """One entry of `allow`."""
 
     text: str
+    """As the author wrote it."""
     kind: Literal["name", "glob", "address"]
     host: str | IPAddress
     port: int | None = None
+    """None = WEB_PORTS."""
 
     @classmethod
     def parse(cls, text: str) -> AllowedHost:
