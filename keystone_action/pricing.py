@@ -45,15 +45,18 @@ class Price:
 
 @dataclass(frozen=True, slots=True)
 class Extras:
-    """What makes a request cost other than its tokens do. tier, speed: of the service, in the provider's words.
-    hour_writes: those of the tokens written to a cache that stay there for an hour. searches: of the web. has_others:
-    the provider did something else that it bills."""
+    """What makes a request cost other than its tokens do."""
 
     tier: str = ""
+    """Of the service, in the provider's words."""
     speed: str = ""
+    """Of the service, in the provider's words."""
     hour_writes: int = 0
+    """Tokens that were written to a cache for an hour."""
     searches: int = 0
+    """How often the web was searched."""
     has_others: bool = False
+    """Whether the provider did something else that it bills."""
 
 
 NO_EXTRAS = Extras()

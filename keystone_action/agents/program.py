@@ -1,11 +1,7 @@
-"""What all types of agents share: one call of an agent, the files that it may read, and the run of its program.
+"""One call of an agent: its environment, the files that it may read, the run of its program, and its answer.
 
-A failed agent is never an exception (spec 5.1): an exit code, a timeout, a traceback are recorded and graded. Only
+A failed agent is never an exception (spec 5.1): an exit code, a time-out or a traceback is recorded and graded. Only
 what is not the agent's fault raises HarnessError: a program of a list or `cli` agent that this sandbox does not have.
-
-From a finished command to an `AgentRun`: what the agent's answer is, by `agent.output`.
-
-What the agent finds in its environment, besides the PATH, HOME, LANG and TMPDIR of the sandbox (spec 1.1).
 """
 
 from __future__ import annotations
@@ -227,29 +223,31 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentCall:
-    """One call of an agent.
-
-    environment: complete, as `agent_environment` makes it. agent_directory: the agent's own code, as the sandbox sees
-    it. context: JSON values that a `python` agent gets beside the prompt, None = it gets None. timeout: seconds left
-    for the cell, None = no limit but the agent's own. private: a directory of ours for what is too long to be held in
-    memory; None = only its head and tail are kept, and what is longer can't be judged. transcript: whether stdout is
-    the declared trace, which is kept as a file of any length. stop: ends the agent once it is set. gateways: where
-    models are reached, by the names of providers. deny_provider_tools: whether tools that a provider runs are refused.
-    lists_processes: whether the run says which processes there were.
-    """
+    """One call of an agent."""
 
     prompt: str
     environment: Mapping[str, str]
+    """Complete, as `agent_environment` makes it."""
     inputs: Inputs
     agent_directory: Path | None = None
+    """Where the agent's own code is, as the sandbox sees it."""
     context: Mapping[str, Any] | None = field(default_factory=dict)
+    """JSON values that a `python` agent gets beside the prompt; None where it gets none."""
     timeout: float | None = None
+    """Seconds left for the cell; None = no limit but the agent's own."""
     private: Path | None = None
+    """A directory of ours for output that is too long for our memory. With None only the beginning and the end are
+    kept, and a longer output can't be judged."""
     transcript: bool = False
+    """Whether stdout is the declared trace: it is kept as a file of any length."""
     stop: asyncio.Event | None = None
+    """Ends the agent once it is set."""
     gateways: Mapping[str, ModelAddress] = field(default_factory=dict)
+    """Where models are reached, by the names of providers."""
     deny_provider_tools: bool = False
+    """Whether tools that a provider runs are refused."""
     lists_processes: bool = False
+    """Whether the run says which processes there were."""
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""

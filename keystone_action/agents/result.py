@@ -34,14 +34,16 @@ class MalformedResult(Exception):  # noqa: N818 - an outcome: `AgentRun.problem`
 
 @dataclass(frozen=True, slots=True)
 class ReportedResult:
-    """output: the agent's answer. tool_calls: `{name, arguments, result}` each, None when the document has none.
-    token_usage: any of `input_tokens`, `output_tokens` (int) and `cost_usd` (float), None when it has none. reported:
-    what else it has of `REPORTED`, as it came."""
+    """What an agent reports of itself, as `AgentResult` has it."""
 
     output: str
+    """The agent's answer."""
     tool_calls: tuple[Mapping[str, Any], ...] | None = None
+    """Each with `name`, `arguments` and `result`; None where the document has none."""
     token_usage: Mapping[str, Any] | None = None
+    """Any of `input_tokens`, `output_tokens` (int) and `cost_usd` (float); None where the document has none."""
     reported: Mapping[str, Any] = field(default_factory=dict)
+    """What else it has of `REPORTED`, as it came."""
 
 
 def parse_result(data: bytes) -> ReportedResult:

@@ -1,7 +1,5 @@
-"""What an agent is to the life of a cell: started in the sandbox with its environment, recorded however it ends.
-
-Agents of a preset: the program is started by data, and led to the cell's gateway.
-"""
+"""How the life of a cell starts an agent: in the sandbox, with its environment, and recorded however it ends. A known
+agent is started by the data of its preset, and led to the gateway of the cell."""
 
 from __future__ import annotations
 

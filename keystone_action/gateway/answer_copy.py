@@ -1,7 +1,5 @@
-"""The copy of an answer that is read while the answer passes.
-
-Server-sent events, read from pieces of bytes of any size (HTML standard, "Server-sent events").
-"""
+"""The copy of an answer that is read while the answer passes, and server-sent events, read from pieces of bytes of any
+size (HTML standard, "Server-sent events")."""
 
 from __future__ import annotations
 
@@ -22,11 +20,12 @@ _LINE_END = re.compile(rb"\r\n|\n|\r")
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """raw: its bytes as they came, the empty line at its end included. data: its `data` lines, joined; None = it has
-    none, as a comment that keeps the connection alive."""
+    """One server-sent event."""
 
     raw: bytes
+    """The bytes as they came, with the empty line at the end."""
     data: str | None
+    """The `data` lines, joined; None where there are none, as in a comment that keeps the connection alive."""
 
     def json(self) -> Mapping[str, Any] | None:
         """Its data as an object; None when it is none."""

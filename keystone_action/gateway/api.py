@@ -31,10 +31,11 @@ class AnswerReader(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """An answer that we give ourselves. pieces: each one event of a stream, or the one JSON document."""
+    """An answer that we give ourselves."""
 
     content_type: str
     pieces: tuple[bytes, ...]
+    """The events of a stream, one by one; or one JSON document."""
 
 
 class ModelApi(ABC):

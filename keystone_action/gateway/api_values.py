@@ -1,9 +1,5 @@
-"""Values that grow while the pieces of a stream come in.
-
-Documents and events as bytes.
-
-Values that several APIs have alike, out of bodies that nobody has checked.
-"""
+"""What the APIs have in common: values out of bodies that nobody has checked, values that grow while the pieces of a
+stream come in, and documents and events as bytes."""
 
 from __future__ import annotations
 

@@ -44,25 +44,30 @@ _VISIBLE = re.compile(r"[!-~]*")
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
-    """Of one cell. key: the worthless one that its agent has. upstreams: by the name that stands first in a path.
-    deny_tools_of_provider: `provider_tools: deny`. missing_key: by name, what to say where a provider has none. admits:
-    says by its address who may ask. on_spent: called when a limit was reached, so that the agent ends; on_hopeless:
-    called when an upstream was given up. patience:
-    seconds for the rest of an answer whose client has left. look_through: gets the path with its query, and the
-    body, of each request with this cell's key; called in several threads. source: where answers come from, made of the
-    providers."""
+    """What one cell's gateway needs to know."""
 
     key: str = field(repr=False)
+    """The worthless key that the agent has."""
     upstreams: Mapping[str, Upstream]
+    """By the name that a path begins with."""
     ledger: Ledger
     deny_tools_of_provider: bool = False
+    """Whether `provider_tools` is `deny`."""
     missing_key: Mapping[str, str] = field(default_factory=dict)
+    """What to say where a provider has no key, by its name."""
     admits: Callable[[str], bool] = lambda _peer: True
+    """Whether a client at this address may ask."""
     on_spent: Callable[[], None] = lambda: None
+    """Called when a limit was reached, so that the agent ends."""
     on_hopeless: Callable[[], None] = lambda: None
+    """Called when an upstream was given up."""
     patience: float = AFTER_LEAVING_SECONDS
+    """Seconds to wait for the rest of an answer whose client has left."""
     look_through: Callable[[str, bytes], None] | None = None
+    """Gets the path with its query, and the body, of each request with this cell's key. It is called in several
+    threads."""
     source: Callable[[AnswerSource], AnswerSource] = lambda providers: providers
+    """Makes the source of answers out of the one that asks providers."""
 
 
 class Application:

@@ -1,7 +1,5 @@
-"""The gateway as one cell has it: addresses for its agent, and what came of it once the agent has ended.
-
-From the `gateway` of a spec and our own environment to where requests go, with which keys, and at what cost.
-"""
+"""The gateway of one cell: from a spec's `gateway` and our own environment to addresses for the agent, and what came of
+it once the agent has ended."""
 
 from __future__ import annotations
 
@@ -30,14 +28,17 @@ from keystone_action.spec.models.gateway import Gateway, ModelProvider
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfiguration:
-    """Of one cell. upstreams: by the names of providers. missing_keys: by name, the sentence for an agent that asks a
-    provider for which there is no key. deny_provider_tools: what `provider_tools` comes to."""
+    """Where a cell's requests go, with which keys, and what is allowed."""
 
     gateway: Gateway
     upstreams: Mapping[str, Upstream]
+    """By the names of providers."""
     missing_keys: Mapping[str, str]
+    """The sentence for an agent that asks a provider without a key, by the name of the provider."""
     deny_provider_tools: bool
+    """What `provider_tools` comes to."""
     no_secrets_reason: str = ""
+    """Why this run gets no secrets; empty where it does."""
 
     def key_error(self, sentence: str) -> SecretError:
         """For a provider that was asked and has no key."""
@@ -135,9 +136,10 @@ _KEY_BYTES = 24
 
 @dataclass(frozen=True, slots=True)
 class CellGateway:
-    """addresses: by the names of providers. real_keys: what stands behind the worthless one."""
+    """The gateway of one cell, while its agent runs and after that."""
 
     addresses: Mapping[str, ModelAddress]
+    """Where the agent reaches each provider, by its name."""
     ledger: Ledger
     configuration: GatewayConfiguration
     _gateways: Gateways = field(repr=False)

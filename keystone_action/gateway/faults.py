@@ -43,10 +43,11 @@ Kind = Literal["key", "unreachable", "certificate", "proxy", "page"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an upstream is of no use. sentence: for people, with no key in it."""
+    """Why an upstream is of no use."""
 
     kind: Kind
     sentence: str
+    """What people are told. There is no key in it."""
 
     @property
     def is_certain(self) -> bool:
@@ -111,13 +112,14 @@ def page_instead(upstream: Upstream, status: int) -> Fault:
 
 @dataclass(slots=True)
 class _Row:
-    """Requests of one upstream that ended alike, one after the other. since: when the first began; last: when the last
-    that counts ended."""
+    """Requests of one upstream that ended alike, one after the other."""
 
     kind: Kind
     sentence: str
     since: float
+    """When the first of them began."""
     last: float
+    """When the last one that counts ended."""
     count: int = 1
 
 

@@ -207,13 +207,15 @@ class _Reader(AnswerReader):
 
 @dataclass
 class _Call:
-    """arguments: None where they can't be read. is_open: more of them is to come."""
+    """A call as it comes, maybe in pieces."""
 
     id: str
     name: str
     arguments: Mapping[str, Any] | None
+    """None where they can't be read."""
     by_provider: bool = False
     is_open: bool = False
+    """Whether more of the arguments is to come."""
 
     def add(self, pieces: list[Mapping[str, Any]]) -> None:
         """More of its arguments. Those within other ones are not put together: then they can't be read."""

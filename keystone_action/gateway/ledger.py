@@ -1,7 +1,5 @@
-"""What the agent of one cell asked of models, was answered and spent: limits and the trace read it.
-
-Which results of tools in a request are new ones, of calls that a provider made.
-"""
+"""What the agent of one cell asked of models, what it was answered and what it spent. Limits and the trace are read
+from here."""
 
 from __future__ import annotations
 
@@ -98,15 +96,18 @@ class BudgetLimits:
 
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """So far. requests: those that were let through, with each retry. cost_usd: None once a model without a price
-    answered. unpriced: the first such models. unsure: answers whose calls can't be read for certain."""
+    """What a cell has spent so far."""
 
     requests: int = 0
+    """Requests that were let through, each retry included."""
     tokens: Tokens = NOTHING
     tool_calls: int = 0
     cost_usd: float | None = 0.0
+    """US dollars; None once a model without a price has answered."""
     unpriced: tuple[str, ...] = ()
+    """The first models without a price."""
     unsure: int = 0
+    """Answers whose calls can't be read for certain."""
 
     @property
     def all_tokens(self) -> int:

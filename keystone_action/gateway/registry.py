@@ -42,12 +42,14 @@ with `$` are more of them."""
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """A request that passes. below: its path below the base URL that the provider has. provider: how it is read; None
-    for what costs nothing: counting tokens, lists of models. counted: how the body is read whose tokens are counted."""
+    """A request that passes."""
 
     below: str
+    """The path below the base URL of the provider."""
     provider: ModelApi | None
+    """How the request is read; None for one that costs nothing: counting tokens, lists of models."""
     counted: ModelApi | None = None
+    """How the body of a request is read that only has its tokens counted."""
 
 
 def route_of(api: str, method: str, path: str) -> ApiRoute | None:

@@ -1,8 +1,5 @@
-"""Where the answers to an agent come from: a provider, which is asked what the agent asked, and whose answer is passed
-on as it comes, while a copy is read; or a recording (`recordings/replay.py`).
-
-Taking real keys out of what a provider sends, whatever pieces it comes in.
-"""
+"""Where the answers to an agent come from: a provider, whose answer is passed on as it comes, without our keys, while a
+copy is read; or a recording (`recordings/replay.py`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""A request of an agent and the reply to it, over ASGI.
-
-The bodies of one cell's requests: bounded in our memory, and read without holding up other cells.
-"""
+"""A request of an agent over ASGI, its body and the reply to it. Bodies take a bounded part of our memory, and reading
+one does not hold up other cells."""
 
 from __future__ import annotations
 
@@ -29,12 +27,13 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class AgentRequest:
-    """What an agent sent. path: below the provider's name."""
+    """A request as an agent sent it."""
 
     scope: Scope
     receive: Receive
     upstream: Upstream
     path: str
+    """Below the provider's name."""
 
     @property
     def method(self) -> str:

@@ -1,7 +1,5 @@
-"""The body of a request to a model: read strictly, so that no provider reads it differently.
-
-What makes a provider reach out by itself, without a tool: addresses in a request, and models that search.
-"""
+"""The body of a request to a model: read strictly, so that no provider reads it differently; and what in it makes a
+provider reach out by itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The gateways of a run: each cell has a port of its own, all in one thread.
-
-One connection of an agent to its cell's gateway: uvicorn's, with limits on what comes before a request is read.
-"""
+"""The gateways of a run: each cell has a port of its own, all in one thread. Connections are those of uvicorn, with
+limits on what comes before a request is read."""
 
 from __future__ import annotations
 

@@ -1,7 +1,5 @@
-"""The trace of a cell's requests: the one that no agent can write (contract, 5.6 "What counts").
-
-What the audit log of a cell says of its requests to models.
-"""
+"""What is told of the requests of a cell: the trace, which no agent can write (contract, 5.6 "What counts"), and lines
+of the audit log."""
 
 from __future__ import annotations
 

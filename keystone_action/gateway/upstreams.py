@@ -1,7 +1,5 @@
-"""Where answers come from when they are live: a provider of models, reached with its real key.
-
-Where a cell's agent reaches the gateway, and the variables that lead its programs there.
-"""
+"""The two ends of the gateway: a provider of models, which is reached with its real key, and the addresses and
+variables that lead the programs of an agent to the gateway."""
 
 from __future__ import annotations
 
@@ -59,14 +57,16 @@ SILENT_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """One provider of a spec. base: its URL, as clients of that API are given it. key: "" = none is sent. variable: of
-    our environment, where the key is from there."""
+    """One provider of a spec."""
 
     name: str
     api: str
     base: str
+    """URL, as clients of that API are given it."""
     key: str = field(default="", repr=False)
+    """Empty where none is sent."""
     variable: str = ""
+    """The variable of our environment that the key is from; empty where it is from elsewhere."""
 
     @property
     def key_in_words(self) -> str:
@@ -161,11 +161,12 @@ def is_below(url: str, base: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress:
-    """One provider as an agent is given it. url: as clients of that API want it: anthropic without /v1, openai with
-    /v1, gemini without a version. key: worthless, the cell's own."""
+    """Where an agent reaches one provider."""
 
     url: str
+    """As clients of that API want it: anthropic without /v1, openai with /v1, gemini without a version."""
     key: str
+    """Worthless: it is the cell's own."""
 
     def as_mapping(self) -> dict[str, str]:
         """The keys that expressions have: `{{ gateway.NAME.url }}`."""

@@ -1,9 +1,5 @@
-"""What every provider's client is to the judge: one question, one reply, and how a call can fail.
-
-The Anthropic Messages API, by its own SDK.
-
-OpenAI-compatible chat completions, for any server that speaks them.
-"""
+"""The clients of judges: one question, one reply, and how a call can fail. The Messages API of Anthropic is asked by
+its own SDK, chat completions of any server that speaks them by httpx."""
 
 from __future__ import annotations
 
@@ -38,24 +34,28 @@ ANSWER_SCHEMA: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One request to a model. turns: (role, text), the last one a user's. without: features that this model was
-    found to refuse; temperature is then left out, structured output asked in the next weaker form."""
+    """One request to a model."""
 
     model: str
     system: str
     turns: tuple[Turn, ...]
+    """(role, text) each, the last one a user's."""
     temperature: float | None
     without: frozenset[Feature] = frozenset()
+    """Features that this model was found to refuse. The temperature is then left out, and structured output is asked
+    for in the next weaker form."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeReply:
-    """What came back: the text as the model wrote it, why it ended, and what it cost in tokens. input_tokens: neither
-    read from a cache nor written to one."""
+    """What came back from a provider."""
 
     text: str
+    """As the model wrote it."""
     stop: Stop
+    """Why it ended."""
     input_tokens: int
+    """Neither read from a cache nor written to one."""
     output_tokens: int
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0

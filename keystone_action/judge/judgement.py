@@ -1,7 +1,5 @@
-"""What a check asks of a judge and what it gets; the clients behind it live in this room.
-
-Names of models: aliases, providers, and which models take a temperature.
-"""
+"""What a check asks of a judge and what it gets, and the names of models: aliases, providers, and who takes a
+temperature."""
 
 from __future__ import annotations
 
@@ -13,40 +11,43 @@ from typing import Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class JudgeRequest:
-    """One thing to judge.
-
-    models: as the spec names them (aliases unresolved); more than one is a jury whose mean counts. judged: the
-    untrusted text, fenced by the judge. judged_size: how many bytes there are in all, where that is only the first of
-    them; else 0. remarks: sentences of ours about it. template: replaces the whole prompt when given
-    (`prompt_template`). samples: answers asked of each model; the mean counts. timeout: seconds for everything.
-    """
+    """One thing to judge."""
 
     criteria: str
     judged: str
+    """The untrusted text. The judge fences it."""
     judged_size: int = 0
+    """How many bytes there are in all, where `judged` is only the first of them; else 0."""
     remarks: tuple[str, ...] = ()
+    """Sentences of ours on what is judged."""
     task: str = ""
     models: tuple[str, ...] = ("judge-fast",)
+    """As the spec names them, aliases unresolved. Several are a jury, whose mean counts."""
     rubric: Mapping[str, str] = field(default_factory=dict)
     template: str | None = None
+    """Replaces the whole prompt when given (`prompt_template`)."""
     temperature: float = 0.0
     samples: int = 1
+    """How many answers each model is asked for; their mean counts."""
     timeout: float = 120.0
+    """Seconds for everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class JudgeCost:
-    """What judging cost. input_tokens: without those of a cache. cost_usd: None where a model has no price;
-    unpriced: those that have none."""
+    """What judging cost."""
 
     input_tokens: int = 0
+    """Without those of a cache."""
     output_tokens: int = 0
     cache_read_tokens: int = 0
     cache_write_tokens: int = 0
     cost_usd: float | None = 0.0
+    """None where a model has no price."""
     requests: int = 0
     cached: int = 0
     unpriced: tuple[str, ...] = ()
+    """Models that have none."""
 
     @property
     def amounts(self) -> dict[str, float | None]:
@@ -66,14 +67,15 @@ class Opinion:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What the jury found: the mean score in [0, 1], each opinion, and what it cost. notes: sentences that belong to
-    the result (a juror that had no key, material that was cut)."""
+    """What the jury found."""
 
     score: float
+    """The mean, in [0, 1]."""
     reason: str
     opinions: tuple[Opinion, ...]
     usage: JudgeCost = field(default_factory=JudgeCost)
     notes: tuple[str, ...] = ()
+    """Sentences for the result: a juror that had no key, material that was cut."""
 
 
 class JudgeUnavailable(Exception):  # noqa: N818 - an outcome: the check skips

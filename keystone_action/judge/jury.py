@@ -1,9 +1,7 @@
-"""The run's judge: juries of models behind one `judge`, with a cache, bounds and a count of what it cost.
+"""The judge of a run: juries of models, with bounds, a count of what they cost, and a cache of answers.
 
-Answers kept on disk by what decided them, so that an unchanged question costs nothing.
-
-Only answers at temperature 0 are kept: a caller with another temperature wants the model's variation, and a cache would
-freeze the first draw. No key is part of a name or an entry. An entry that can't be read is as good as none.
+Only answers at temperature 0 are cached: with another temperature the author wants the model's variation, and a cache
+would freeze the first draw. No key is part of a name or an entry. An entry that can't be read counts as missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
-"""One opinion of one model: ask, read strictly, ask again with the error, within bounds.
-
-From what a model wrote to a score, strictly: never guessed, never clamped (spec 5.1, 5.3).
-"""
+"""One opinion of one model: ask, read strictly, and ask again with the error, within bounds. A score is never guessed
+and never clamped (spec 5.1, 5.3)."""
 
 from __future__ import annotations
 
@@ -97,10 +95,12 @@ BACKOFF_LIMIT = 20.0
 
 @dataclass
 class Tally:
-    """Counts what a judgement costs while it goes; `usage` is the sum so far. purse: the job's, which pays for it."""
+    """Counts what a judgement costs while it goes on."""
 
     purse: Purse | None = None
+    """The job's, which pays for it."""
     usage: JudgeCost = field(default_factory=JudgeCost)
+    """The sum so far."""
 
     def add(self, model: JudgeModel, reply: JudgeReply) -> None:
         """A reply that was paid for, usable or not."""
@@ -137,16 +137,17 @@ class Tally:
 
 @dataclass
 class Asker:
-    """Asks for one judgement. without: what each model was found to refuse, shared over the run. backoff: seconds
-    before the second try of a call, doubled for each further one. trouble: the last thing that went wrong, which is
-    what a time-out is explained by."""
+    """Asks for one judgement."""
 
     tally: Tally
     without: dict[str, frozenset[Feature]]
+    """What each model was found to refuse; the whole run shares it."""
     note: Callable[[str], None]
     backoff: float
+    """Seconds before the second try of a call, doubled for each further one."""
     remaining: Callable[[], float]
     trouble: str = ""
+    """What went wrong last: a time-out is explained by it."""
 
     async def opinion(
         self, client: JudgeClient, model: JudgeModel, prompt: Prompt, temperature: float

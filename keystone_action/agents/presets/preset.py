@@ -29,11 +29,12 @@ Texts = dict[str, str]
 
 
 class Package(StrictModel):
-    """Where its program comes from. also: what has to be installed beside it."""
+    """Where its program comes from."""
 
     source: Literal["npm", "pip"]
     name: str
     also: list[str] = Field(default_factory=list)
+    """Packages that have to be installed beside it."""
 
     def names(self, version: str = "") -> tuple[str, ...]:
         """What its package manager is told. version: empty or `latest` = the newest."""
@@ -41,29 +42,29 @@ class Package(StrictModel):
 
 
 class ModelArguments(StrictModel):
-    """How the program is told its model. required: it has none of its own."""
+    """How the program is told its model."""
 
     arguments: Annotated[list[str], Field(min_length=1)]
     required: bool = False
+    """Whether the program has no model of its own."""
 
 
 class WithoutProviderTools(StrictModel):
-    """What keeps it from using tools that the provider runs. files: in place of those with the same names."""
+    """What keeps the program from using tools that the provider runs."""
 
     arguments: list[str] = Field(default_factory=list)
     files: Texts = Field(default_factory=dict)
+    """They take the place of those of the preset that have the same names."""
 
 
 class Pinned(StrictModel):
     """Variables that say where its requests go and with which key: files of a workspace must not change them. Each is
-    set to what the agent's environment has, and to nothing where it has none.
-
-    arguments: that make them win over such files: `${pinned}` is all of them as a JSON object. An argument with
-    `${name}` and `${value}` stands there once for each.
-    """
+    set to what the agent's environment has, and to nothing where it has none."""
 
     variables: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
     arguments: list[str] = Field(default_factory=list)
+    """Arguments that make the variables win over such files: `${pinned}` is all of them as a JSON object. An argument
+    with `${name}` and `${value}` stands there once for each."""
 
     def values(self, environment: Mapping[str, str]) -> Texts:
         """Of each variable. environment: all that the agent has."""
@@ -72,62 +73,60 @@ class Pinned(StrictModel):
 
 @dataclass(frozen=True, slots=True)
 class PresetCommand:
-    """How the agent of one cell is started. environment: beneath what a spec says. home_files: by their paths below
-    HOME."""
+    """How the agent of one cell is started."""
 
     argv: tuple[str, ...]
     environment: Texts
+    """What the spec says wins over it."""
     home_files: Texts
+    """Contents by their paths below HOME."""
 
 
 class Preset(StrictModel):
-    """The data of one agent.
-
-    title: as people call it. program: looked for on PATH, unless the spec's `binary` names another. seen: the version
-    that all this is known of. version: arguments with which it prints its version. providers: APIs that it can use; a
-    model's name says which one (`openai/gpt-5`) where there are several. argv: to which the arguments for the model,
-    those without tools of the provider and the spec's own are added. stdin: the prompt, or nothing. files: below HOME.
-
-    pinned: see there. steered_by: globs of the files in a workspace that steer it: instructions, settings, hooks and
-    tools. switched_off: those of them that count for nothing here, since nothing of ours would win over them.
-
-    varies: regular expressions for what its requests have of the machine, the date or the commit, and nothing else, by
-    the place where the program writes it: the system prompt, the messages, results of its tools, or what it says of its
-    tools. What they match counts as equal when a recording is replayed. They see every text of that place, where
-    paths and addresses have their names already (`{workspace}`). A file of the workspace may say the same words: so a
-    pattern matches no free text, or it is bound to the beginning (`\\A`) or the end (`\\Z`) of the program's own text.
-
-    ids: regular expressions, each with one group: an id that the program makes anew in each run, and that the model may
-    say back. They see texts as they were sent.
-
-    harmless_tools: those of its own tools that run no command, whatever they are asked to do.
-
-    Texts of argv, arguments, environment and files may hold `${program}`, `${model}`, `${prompt_yaml}` (the
-    prompt as a YAML text), `${NAME.url}` and `${NAME.key}` of a provider, and `${url}` and `${key}` of the one that it
-    uses.
-    """
+    """The data of one agent. Texts of argv, arguments, environment and files may hold `${program}`, `${model}`,
+    `${prompt_yaml}` (the prompt as a YAML text), `${NAME.url}` and `${NAME.key}` of a provider, and `${url}` and
+    `${key}` of the one that it uses."""
 
     title: str
+    """What people call the agent."""
     program: str
+    """Looked for on PATH, unless the spec's `binary` names another."""
     package: Package
     seen: str
+    """The version that all this is known of."""
     version: list[str]
+    """Arguments with which the program prints its version."""
     providers: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    """APIs that it can use. Where there are several, a model's name says which one (`openai/gpt-5`)."""
     argv: Annotated[list[str], Field(min_length=1)]
+    """The arguments for the model, those without the provider's tools and the spec's own are added."""
     model: ModelArguments
     without_provider_tools: WithoutProviderTools = Field(default_factory=WithoutProviderTools)
     stdin: Literal["prompt"] | None = None
+    """What it is given there: the prompt, or nothing."""
     environment: Texts = Field(default_factory=dict)
     files: Texts = Field(default_factory=dict)
+    """Contents by their paths below HOME."""
     trace: AgentTrace | None = None
     pinned: Pinned | None = None
+    """What keeps files of a workspace from leading its requests elsewhere."""
     steered_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Globs of the files in a workspace that steer it: instructions, settings, hooks and tools."""
     switched_off: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Those of `steered_by` that count for nothing here, since nothing of ours would win over them."""
     harmless_tools: Annotated[frozenset[str], Field(strict=False)] = frozenset()
+    """Those of its own tools that run no command, whatever they are asked to do."""
     varies: dict[Literal["system", "messages", "results", "tools"], Annotated[tuple[str, ...], Field(strict=False)]] = (
         Field(default_factory=dict)
     )
+    r"""Regular expressions for what its requests have of the machine, the date or the commit, and nothing else, by the
+    place where the program writes it: the system prompt, the messages, results of its tools, or what it says of its
+    tools. What they match counts as equal when a recording is replayed. They see every text of that place, where paths
+    and addresses have their names already (`{workspace}`). A file of the workspace may say the same words: so a pattern
+    matches no free text, or it is bound to the beginning (`\A`) or the end (`\Z`) of the program's own text."""
     ids: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Regular expressions, each with one group: an id that the program makes anew in each run, and that the model may
+    say back. They see texts as they were sent."""
 
     def needed(self, agent: PresetAgent) -> tuple[str, ...]:
         """The names of the providers without which this agent can't work. Raises HarnessError for a model that names

@@ -1,10 +1,5 @@
-"""Reading a recording. Whoever wrote the file may have been anybody: a change of the recording belongs to the gate, and
-what stands there is checked before it is used.
-
-Writing a recording: whole or not at all, and nothing in it that nobody may know.
-
-Keys of providers, by how they look: they belong into no file, also where nobody told us their values.
-"""
+"""Reading and writing recordings. A file may have been written by anybody: it is checked before it is used. It is
+written whole or not at all, and never holds a secret or a key of a provider."""
 
 from __future__ import annotations
 
@@ -325,13 +320,7 @@ def _short(value: Any) -> str:
 
 
 _OF_ACCOUNTS = {
-    "metadata",
-    "organization",
-    "organization_id",
-    "prompt_cache_key",
-    "safety_identifier",
-    "user",
-    "user_id",
+    *("metadata", "organization", "organization_id", "prompt_cache_key", "safety_identifier", "user", "user_id"),
 }
 """Fields of answers that say whose account asked."""
 _WRITABLE = "record in a checkout that this user may write to"
@@ -401,11 +390,10 @@ def _lines_of(recording: Recording, masker: Masker | None) -> bytes:
 
 def _without_account(answer: Mapping[str, Any]) -> dict[str, Any]:
     """With nothing in place of what says whose account it was: clients may expect the fields themselves."""
-    return {name: _nothing(value) if name in _OF_ACCOUNTS else value for name, value in answer.items()}
-
-
-def _nothing(value: Any) -> Any:
-    return {} if isinstance(value, dict) else None
+    return {
+        name: ({} if isinstance(value, dict) else None) if name in _OF_ACCOUNTS else value
+        for name, value in answer.items()
+    }
 
 
 def _require_no_secret(document: Mapping[str, Any], number: int, masker: Masker | None) -> None:

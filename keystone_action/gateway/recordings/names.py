@@ -1,14 +1,12 @@
-"""What differs from run to run, by the names that stand in a recording instead, both ways.
+"""Names that stand in a recording for what differs from run to run, both ways.
 
-`{workspace}` stands for this run's path, `{workspace:url}` for the path as a URL has it (`name_forms.py` has all
-forms), `{id:3:call_}` for the third id that a provider made, with how it begins. Text that only looks like a name, as
-in an f-string of Python, gets an `=`: `{=workspace}`. Text that has one already gets one more.
+`{workspace}` stands for this run's path, `{workspace:url}` for the path as a URL has it, `{id:3:call_}` for the third
+id that a provider made, with its beginning. Text that only looks like a name, as in an f-string of Python, gets an `=`:
+`{=workspace}`. Text that has one already gets one more.
 
-The forms in which programs write a value that differs from run to run, and where each of them may be replaced.
-
-A form is replaced only where it can't be anything else: a path ends where its last name ends, a port stands after a
-host or after the word port, a word stands alone. What is too short or too common to be told from ordinary text
-("app", "80") is left as it is.
+A value is replaced only where it can't be anything else: a path ends where its last name ends, a port stands after a
+host or after the word port, a word stands alone. What is too short or too common to be told from ordinary text ("app",
+"80") is left as it is.
 """
 
 from __future__ import annotations
@@ -45,12 +43,14 @@ _OWN_HOSTS = (r"\*:", *(f"{host}{end}" for host in _HOSTS for end in (":", " ", 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """token: what stands in a recording, as `{workspace}` or `{workspace:url}`. text: what stands in its place in this
-    run. pattern: where the text is replaced; empty where it never is."""
+    """One way in which programs write a value that differs from run to run."""
 
     token: str
+    """What stands in a recording: `{workspace}`, or `{workspace:url}`."""
     text: str
+    """What stands in its place in this run."""
     pattern: str
+    """Where the text is replaced; empty where it never is."""
 
 
 def is_known(name: str) -> bool:

@@ -1,12 +1,9 @@
-"""A source that asks the provider, and keeps what was asked and answered.
-
-A request of an agent as recorder and replay see it: its normal form, its keys, its place in a conversation.
-
-Which conversation a request belongs to (contract, 5.6 "Recordings", `turn`).
+"""A source of answers that asks the provider, and keeps what was asked and answered.
 
 A conversation continues when its messages extend those of an earlier request; else it is the next one with, or without,
-tools. Recorder and replay count by this one rule, so that the n-th request of each gets the n-th answer. (Clients ask
-for titles with the task's own words, so requests without tools never continue one with tools.)
+tools (contract, 5.6 "Recordings", `turn`). Recorder and replay count by this one rule, so that the n-th request of each
+gets the n-th answer. Clients ask for titles in the words of the task, so a request without tools never continues a
+conversation with tools.
 """
 
 from __future__ import annotations
@@ -36,11 +33,14 @@ from keystone_action.gateway.request_body import parsed_body
 
 @dataclass(slots=True)
 class Conversation:
-    """with_tools, number: which one it is, from 0 among those of its kind. answered: its requests that were."""
+    """A conversation of an agent with a model."""
 
     with_tools: bool
+    """Whether its requests offer tools."""
     number: int
+    """Counted from 0 among those with, or without, tools."""
     answered: int = 0
+    """How many of its requests were answered."""
 
 
 class Conversations:
@@ -83,19 +83,23 @@ def _digests(messages: Sequence[Any]) -> Iterator[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class KnownRequest:
-    """number: from 1, in the order in which the requests of a cell came. body: as it came. normal: its normal form.
-    key: of that; whole_key: the same without `gateway.ignore`. turn: which answered request of its conversation it
-    would be, from 0."""
+    """A request as the recorder and the replay see it."""
 
     number: int
+    """From 1, in the order in which the requests of a cell came."""
     api: str
     body: Mapping[str, Any]
+    """As it came."""
     asked: Asked
     normal: Mapping[str, Any]
+    """The body in its normal form."""
     key: str
+    """With `gateway.ignore` applied."""
     whole_key: str
+    """Without `gateway.ignore`."""
     conversation: Conversation
     turn: int
+    """Which answered request of its conversation it would be, from 0."""
 
 
 class Requests:

@@ -1,15 +1,8 @@
-"""What one cell's agent asked its models, and what they answered.
+"""What a recording holds and how it looks on the disk: its entries, its lines, its folder, the ids in it.
 
-JSON values, walked by their texts.
-
-Where recordings lie: folders that are reached, and made, without following a link.
-
-Ids that providers and clients make up: where they stand in requests and answers.
-
-The lines of a recording: the first one says what it is, each other one has an answered request.
-
-A conversation repeats all that was said before, so of a request that is not its first a line has only what is new:
-`continues` says how many messages it has in common with the request before, and `without` which fields are gone.
+The first line says what it is, each other one has an answered request. A conversation repeats all that was said before,
+so a later request has only what is new: `continues` says how many messages it shares with the request before, and
+`without` which fields are gone. No link is followed on the way to a folder.
 """
 
 from __future__ import annotations
@@ -86,36 +79,44 @@ ANEW = "record anew with --gateway record"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One answered request. key: of the request, `gateway.ignore` applied; whole_key: without that. conversation: which
-    one it is, from 0 among those with, or without, tools. turn: which answered request of it, from 0. request: in its
-    normal form. status: of the answer over HTTP. answer: its document, with names for what differs from run to run.
-    usage: counts of tokens by the names of `exchange.Tokens`, and `cost_usd`; what was not known is left out."""
+    """One answered request."""
 
     api: str
     model: str
     key: str
+    """Of the request, with `gateway.ignore` applied."""
     whole_key: str
+    """Of the request, without `gateway.ignore`."""
     conversation: int
+    """Counted from 0 among those with, or without, tools."""
     turn: int
+    """Which answered request of the conversation it is, from 0."""
     with_tools: bool
     request: Mapping[str, Any]
+    """In its normal form."""
     answer: Mapping[str, Any]
+    """The document, with names for what differs from run to run."""
     usage: Mapping[str, Any] = field(default_factory=dict)
+    """Counts of tokens by the names of `exchange.Tokens`, and `cost_usd`. What was not known is left out."""
     seconds: float = 0.0
     status: int = 200
+    """The HTTP status of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """entries: in the order in which the requests came. product: our version that recorded it. providers: their APIs,
-    by their names. date: in UTC, as `2026-11-23T14:05:00Z`."""
+    """What the agent of one cell asked its models, and what they answered."""
 
     entries: tuple[Entry, ...]
+    """In the order in which the requests came."""
     spec: str
     cell: str
     product: str
+    """Our version that recorded it."""
     date: str
+    """In UTC, as `2026-11-23T14:05:00Z`."""
     providers: Mapping[str, str] = field(default_factory=dict)
+    """The APIs of the providers, by their names."""
 
 
 def recording_path(folder: Path, cell_id: str) -> Path:

@@ -1,7 +1,5 @@
-"""A source that answers from a recording. It opens no connection and needs no key.
-
-Where a request differs from the nearest recorded one, for people to read.
-"""
+"""A source of answers that reads them from a recording. It opens no connection and needs no key. For a request without
+an answer it says where the nearest recorded one differs."""
 
 from __future__ import annotations
 

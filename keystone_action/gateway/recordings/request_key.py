@@ -75,14 +75,15 @@ _SPEAKERS: Mapping[str, Place] = {"system": "system", "developer": "system", "to
 
 @dataclass(frozen=True, slots=True)
 class Sameness:
-    """What counts as equal. varies: regular expressions of a preset, for parts of requests that depend on machine, date
-    or commit, by the place where the agent's program writes them; they are matched where values have their names
-    already. ids: of a preset, each with one group: an id that the agent's program makes anew in each run. ignore:
-    `gateway.ignore` of the spec."""
+    """What counts as equal when requests are compared."""
 
     varies: Mapping[Place, tuple[str, ...]] = field(default_factory=dict)
+    """Regular expressions of a preset for parts of a request that depend on machine, date or commit, by the place where
+    the agent's program writes them. They are matched when values have their names already."""
     ignore: tuple[str, ...] = ()
+    """`gateway.ignore` of the spec."""
     ids: tuple[str, ...] = ()
+    """Regular expressions of a preset, each with one group: an id that the agent's program makes anew in each run."""
 
 
 class NormalForms:
