@@ -1,4 +1,7 @@
-"""Two looks at a database, and the writes that they come to."""
+"""What was written into a database, by what stood there before the agent and what stands there after it.
+
+Of definitions hashes are kept, and of each table a file with a hash of every row (`compared_rows`).
+"""
 
 from __future__ import annotations
 
@@ -17,55 +20,63 @@ from keystone_action.services.service import one_line
 NET_CHANGES = "it compares what stood before the agent with what stands after it: what was undone again is not seen"
 
 
-class Thing(NamedTuple):
-    """Something in a database. what: `table`, `view` …; name: as people write it, for a trigger its table's."""
+class DatabaseObject(NamedTuple):
+    """Something that stands in a database."""
 
     what: str
+    """`table`, `view` …"""
     name: str
+    """As people write it; a trigger has the name of its table."""
 
 
-class Look(Protocol):
+class DatabaseView(Protocol):
     """An open view of a database at one time; what it raises is named to `ComparedDatabase`."""
 
-    def definitions(self) -> Mapping[Thing, str]:
+    def definitions(self) -> Mapping[DatabaseObject, str]:
         """All that stands there, each with a text that changes when it is defined otherwise."""
 
-    def tables(self) -> Mapping[Thing, str]:
+    def tables(self) -> Mapping[DatabaseObject, str]:
         """Those of them whose rows are compared, each with a text of which columns its rows have."""
 
     def refuse(self) -> None:
         """Raises ServiceError where something stands there into which an agent could write unseen."""
 
-    def rows(self, table: Thing) -> Iterator[bytes]:
+    def rows(self, table: DatabaseObject) -> Iterator[bytes]:
         """Each of its rows, equal ones as often as they are there. Not all are in memory."""
 
-    def text_of(self, table: Thing, row: bytes) -> str:
+    def text_of(self, table: DatabaseObject, row: bytes) -> str:
         """The values of a row of the table whose rows are being read."""
 
 
 @dataclass(frozen=True)
 class _Kept:
-    """What is kept of a look: texts as hashes, rows of tables as files of hashes."""
+    """What is kept of a database at one time."""
 
-    definitions: Mapping[Thing, bytes]
-    columns: Mapping[Thing, bytes]
-    files: Mapping[Thing, Path]
-    counts: Mapping[Thing, int]
+    definitions: Mapping[DatabaseObject, bytes]
+    """The hash of each definition."""
+    columns: Mapping[DatabaseObject, bytes]
+    """The hash of each table's columns."""
+    files: Mapping[DatabaseObject, Path]
+    """The hashes of each table's rows."""
+    counts: Mapping[DatabaseObject, int]
+    """How many rows each table has."""
 
 
 @dataclass
 class ComparedDatabase:
-    """A `WriteLog`. look: opens one. errors: what its client raises, and OSError. directory: of ours, for hashes."""
+    """A `WriteLog`."""
 
     service: str
-    look: Callable[[], AbstractContextManager[Look]]
+    open_view: Callable[[], AbstractContextManager[DatabaseView]]
     errors: tuple[type[Exception], ...]
+    """What `open_view` and the view raise, and OSError."""
     directory: Path
+    """Of ours, for files of hashes; made when it is needed."""
     not_seen: Sequence[str] = (NET_CHANGES,)
     _key: bytes = field(default_factory=new_key)
     _before: _Kept | None = None
     _writes: tuple[TableWrite, ...] | None = None
-    _added: dict[Thing, Path] = field(default_factory=dict)
+    _added: dict[DatabaseObject, Path] = field(default_factory=dict)
 
     def seal(self) -> None:
         """What stands now stood before the agent. Blocking. Raises ServiceError."""
@@ -91,54 +102,54 @@ class ComparedDatabase:
         """See WriteLog. Reads the tables with new rows once more; to be called before anything else writes there."""
         self.writes()
         try:
-            for thing, path in self._added.items():
+            for one, path in self._added.items():
                 for wanted in added_at_once(str(path)):
-                    yield from self._texts(thing, wanted)
+                    yield from self._texts(one, wanted)
         except self.errors as error:
             raise self._unreadable(error) from None
 
-    def _texts(self, table: Thing, wanted: dict[bytes, int]) -> Iterator[tuple[str, str]]:
+    def _texts(self, table: DatabaseObject, wanted: dict[bytes, int]) -> Iterator[tuple[str, str]]:
         """Those of the rows whose hashes are wanted."""
-        with self.look() as look:
-            look.tables()
-            for row in look.rows(table):
+        with self.open_view() as view:
+            view.tables()
+            for row in view.rows(table):
                 hashed = digest(row, self._key)
                 if left := wanted.get(hashed):
                     wanted[hashed] = left - 1
-                    yield table.name, look.text_of(table, row)
+                    yield table.name, view.text_of(table, row)
         if any(wanted.values()):
             raise ServiceError(f"service {self.service}: {table.name} changed while what was written was read")
 
     def _keep(self, *, before: bool = False) -> _Kept:
         try:
-            with self.look() as look:
+            with self.open_view() as view:
                 if before:
-                    look.refuse()
-                definitions = {thing: digest(_encode(text), self._key) for thing, text in look.definitions().items()}
-                columns = {thing: digest(_encode(text), self._key) for thing, text in look.tables().items()}
+                    view.refuse()
+                definitions = {one: digest(_encode(text), self._key) for one, text in view.definitions().items()}
+                columns = {one: digest(_encode(text), self._key) for one, text in view.tables().items()}
                 self.directory.mkdir(mode=0o700, exist_ok=True)
-                files = {thing: self._new_file() for thing in columns}
-                counts = {thing: keep_digests(look.rows(thing), str(files[thing]), self._key) for thing in columns}
+                files = {one: self._new_file() for one in columns}
+                counts = {one: keep_digests(view.rows(one), str(files[one]), self._key) for one in columns}
             return _Kept(definitions, columns, files, counts)
         except self.errors as error:
             raise self._unreadable(error) from None
 
     def _compare(self, before: _Kept, after: _Kept) -> Iterator[TableWrite]:
         self._added = {}
-        for thing in sorted({*before.definitions, *after.definitions}):
-            was, now = before.definitions.get(thing), after.definitions.get(thing)
-            table = Thing("table", thing.name)
-            if thing.what == "trigger" and (table in before.definitions) != (table in after.definitions):
+        for one in sorted({*before.definitions, *after.definitions}):
+            was, now = before.definitions.get(one), after.definitions.get(one)
+            table = DatabaseObject("table", one.name)
+            if one.what == "trigger" and (table in before.definitions) != (table in after.definitions):
                 continue  # it came, or went, with its table
             if was != now:
-                yield self._write(thing, "create" if was is None else "drop" if now is None else "alter", None)
-            if thing in after.columns:
-                yield from self._row_writes(thing, before, after)
-            elif thing in before.columns and was == now:
+                yield self._write(one, "create" if was is None else "drop" if now is None else "alter", None)
+            if one in after.columns:
+                yield from self._row_writes(one, before, after)
+            elif one in before.columns and was == now:
                 # Its rows are no longer looked at, though it is what it was: a sequence that numbers other rows now.
-                yield self._write(thing, "change", None)
+                yield self._write(one, "change", None)
 
-    def _row_writes(self, table: Thing, before: _Kept, after: _Kept) -> Iterator[TableWrite]:
+    def _row_writes(self, table: DatabaseObject, before: _Kept, after: _Kept) -> Iterator[TableWrite]:
         if before.columns.get(table) != after.columns[table]:
             # No row can be compared with one of other columns: all that are there now may be new.
             self._added[table] = after.files[table]
@@ -153,8 +164,8 @@ class ComparedDatabase:
         elif found.added or found.removed:
             yield self._write(table, "insert" if found.added else "delete", found.added or found.removed)
 
-    def _write(self, thing: Thing, operation: str, rows: int | None) -> TableWrite:
-        return TableWrite(self.service, thing.name, operation, rows, "comparison", what=thing.what)
+    def _write(self, one: DatabaseObject, operation: str, rows: int | None) -> TableWrite:
+        return TableWrite(self.service, one.name, operation, rows, "comparison", what=one.what)
 
     def _new_file(self) -> Path:
         return self.directory / secrets.token_hex(8)

@@ -257,9 +257,9 @@ def test_a_server_that_has_gone_is_an_error(kind: str, request: pytest.FixtureRe
     place = outside.sealed()
     compared: Any = place.writes
     if kind == "maria":
-        from keystone_action.services.mysql.writes.look import looking
+        from keystone_action.services.mysql.database_view import view_opener
 
-        compared.look = looking({"host": "127.0.0.1", "port": 1}, None, "db")
+        compared.open_view = view_opener({"host": "127.0.0.1", "port": 1}, None, "db")
     else:
         compared.keywords = {"host": "127.0.0.1", "port": 1, "dbname": "d"}
     with pytest.raises(ServiceError, match="can't be told"):

@@ -32,7 +32,7 @@ CREATE PROCEDURE fill() INSERT INTO plain VALUES (7);
 
 @dataclass(frozen=True)
 class Way:
-    """told: where all is seen. net: by comparison, where that is something else."""
+    """told: where the log has the rows. net: by comparison alone, where that is something else."""
 
     script: str
     told: Told
@@ -71,7 +71,7 @@ WAYS = {
     ),
     "made and dropped": Way(
         "CREATE TABLE gone (a int); INSERT INTO gone VALUES (1), (2); DROP TABLE gone",
-        {("gone", "create", None), ("gone", "insert", 2), ("gone", "drop", None)},
+        {("gone", "insert", 2)},
         set(),
     ),
     "made": Way(
@@ -83,16 +83,22 @@ WAYS = {
     "dropped": Way("DROP TABLE plain, old", {("plain", "drop", None), ("old", "drop", None)}),
     "altered": Way("ALTER TABLE plain ADD COLUMN more text", {("plain", "alter", None)}),
     "indexed": Way("CREATE INDEX one ON plain (value)", {("plain", "alter", None)}),
-    "truncated": Way("TRUNCATE plain", {("plain", "truncate", None)}, {("plain", "delete", 3)}),
+    "truncated": Way("TRUNCATE plain", {("plain", "delete", 3)}),
     "renamed": Way(
         "RENAME TABLE plain TO plainer",
-        {("plain", "drop", None), ("plainer", "create", None)},
         {("plain", "drop", None), ("plainer", "create", None), ("plainer", "insert", 3)},
     ),
     "renamed by alter": Way(
         "/*!50000 ALTER TABLE `plain` */ RENAME AS plainer",
-        {("plain", "alter", None), ("plainer", "create", None)},
         {("plain", "drop", None), ("plainer", "create", None), ("plainer", "insert", 3)},
+    ),
+    "another name for a while": Way(
+        "RENAME TABLE parents TO x; INSERT INTO x VALUES (5); RENAME TABLE x TO parents",
+        {("x", "insert", 1), ("parents", "insert", 1)},
+        {("parents", "insert", 1)},
+    ),
+    "made anew": Way(
+        "DROP TABLE parents; CREATE TABLE parents (id int PRIMARY KEY)", {("parents", "delete", 2)}
     ),
     "replaced": Way(
         "REPLACE INTO customers VALUES (1, 'n', 3), (9, 'm', 4)",
@@ -128,25 +134,24 @@ WAYS = {
     "a procedure": Way("CREATE PROCEDURE more() SELECT 1", {("more", "create", None)}),
     "another procedure": Way(
         "DROP PROCEDURE fill; CREATE PROCEDURE fill() SELECT 1",
-        {("fill", "drop", None), ("fill", "create", None)},
         {("fill", "alter", None)},
     ),
     "an event": Way("CREATE EVENT e ON SCHEDULE EVERY 1 DAY DO DELETE FROM plain", {("e", "create", None)}),
     "a view": Way(
-        "CREATE OR REPLACE VIEW emails AS SELECT 1 AS email", {("emails", "create", None)}, {("emails", "alter", None)}
+        "CREATE OR REPLACE VIEW emails AS SELECT 1 AS email", {("emails", "alter", None)}
     ),
     "without transactions": Way("INSERT INTO old VALUES (1)", {("old", "insert", 1)}),
     "a merge table": Way(
         "CREATE TABLE m (value int) ENGINE=MERGE UNION=(old) INSERT_METHOD=LAST; INSERT INTO m VALUES (1);DROP TABLE m",
-        {("m", "create", None), ("old", "change", None), ("m", "insert", 1), ("m", "drop", None)},
+        {("m", "insert", 1), ("old", "insert", 1)},
         {("old", "insert", 1)},
     ),
-    "a partition": Way("ALTER TABLE parts TRUNCATE PARTITION p0", {("parts", "alter", None)}, {("parts", "delete", 1)}),
+    "a partition": Way("ALTER TABLE parts TRUNCATE PARTITION p0", {("parts", "delete", 1)}),
     "partitions": Way("UPDATE parts SET id = id + 10", {("parts", "update", 2)}, {("parts", "change", 2)}),
     "exchanged": Way(
         "CREATE TABLE mine (id int); INSERT INTO mine VALUES (2), (3);"
          "ALTER TABLE parts EXCHANGE PARTITION p0 WITH TABLE mine",
-        {("mine", "create", None), ("mine", "insert", 2), ("parts", "alter", None), ("mine", "change", None)},
+        {("mine", "create", None), ("mine", "insert", 2), ("parts", "change", 2)},
         {("mine", "create", None), ("mine", "insert", 1), ("parts", "change", 2)},
     ),
     "a foreign key": Way(

@@ -29,9 +29,9 @@ class WatchedWrites(WriteLog, Protocol):
 def compared(service: str, kind: str, keywords: Mapping[str, Any], directory: Path) -> WatchedWrites:
     """kind: `postgresql` or `mysql`. keywords: what the client connects with. directory: of ours, for hashes."""
     if kind == "postgresql":
-        from keystone_action.services.postgres.writes.somebody_elses import ComparedPostgres
+        from keystone_action.services.postgres.external_writes import ComparedPostgres
 
         return ComparedPostgres(service, keywords, NOT_SEEN)
-    from keystone_action.services.mysql.writes.look import errors, looking
+    from keystone_action.services.mysql.database_view import errors, view_opener
 
-    return ComparedDatabase(service, looking(keywords, None, service), errors(), directory, NOT_SEEN)
+    return ComparedDatabase(service, view_opener(keywords, None, service), errors(), directory, NOT_SEEN)

@@ -17,7 +17,7 @@ from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import DatabaseServers
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.mysql.server import CellDatabase, MysqlCredentials, MysqlInContainer
-from keystone_action.services.mysql.writes.watch import MysqlWrites
+from keystone_action.services.mysql.write_log import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of

@@ -1,4 +1,4 @@
-"""A look at databases of MySQL or MariaDB: definitions as the server writes them, rows as it sends them."""
+"""Databases of MySQL or MariaDB at one moment: definitions as the server writes them, rows as it sends them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.database_comparison import Look, Thing
+from keystone_action.services.database_comparison import DatabaseObject, DatabaseView
 from keystone_action.services.mysql.reader import OWN_ENGINES, SYSTEM
 from keystone_action.services.mysql.server import quote_name
 
@@ -43,37 +43,38 @@ def errors() -> tuple[type[Exception], ...]:
     return pymysql.err.MySQLError, OSError, RuntimeError, ValueError, LookupError, struct.error
 
 
-class MysqlLook:
-    """A `Look` by a connection of its own. named: a database → the name that people know it by; only these are looked
-    at, and all but the server's own where it is None. service: for errors."""
+class MysqlView:
+    """A `DatabaseView` by a connection of its own."""
 
     def __init__(self, connection: Any, named: Mapping[str, str] | None, service: str) -> None:
+        """named: the databases that are looked at, each with the name that people know it by; None: all but the
+        server's own. service: for errors."""
         self._connection = connection
         self._service = service
         with connection.cursor() as cursor:
             cursor.execute(f"SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT IN {SYSTEM}")  # noqa: S608
             found = sorted(_text(row[0]) for row in cursor.fetchall())
         self._schemas = {one: one if named is None else named[one] for one in found if named is None or one in named}
-        self._sources: dict[Thing, tuple[str, str, list[tuple[str, str]]]] = {}
+        self._sources: dict[DatabaseObject, tuple[str, str, list[tuple[str, str]]]] = {}
         self._encodings: list[str] = []
 
-    def definitions(self) -> Mapping[Thing, str]:
-        """See Look. Triggers go by the names of their tables. When something was made or run last does not count, nor
-        from where AUTO_INCREMENT goes on."""
-        found: dict[Thing, str] = {}
+    def definitions(self) -> Mapping[DatabaseObject, str]:
+        """See DatabaseView. Triggers go by the names of their tables. When something was made or run last does not
+        count, nor from where AUTO_INCREMENT goes on."""
+        found: dict[DatabaseObject, str] = {}
         for schema, shown in self._schemas.items():
             for name, kind in self._tables_of(schema):
-                found[Thing(kind, f"{shown}.{name}")] = self._definition(schema, name, kind)
+                found[DatabaseObject(kind, f"{shown}.{name}")] = self._definition(schema, name, kind)
             for what, name, text in self._others_of(schema):
-                thing = Thing(what, f"{shown}.{name}")
+                thing = DatabaseObject(what, f"{shown}.{name}")
                 found[thing] = found.get(thing, "") + text
-            found[Thing("database", shown)] = self._defaults_of(schema)
+            found[DatabaseObject("database", shown)] = self._defaults_of(schema)
         return found
 
-    def tables(self) -> Mapping[Thing, str]:
-        """See Look. Without generated columns, which are made of the others, without sequences that number the rows of
-        a table, as AUTO_INCREMENT does, and without tables whose rows are elsewhere."""
-        found: dict[Thing, str] = {}
+    def tables(self) -> Mapping[DatabaseObject, str]:
+        """See DatabaseView. Without generated columns, which are made of the others, without sequences that number the
+        rows of a table, as AUTO_INCREMENT does, and without tables whose rows are elsewhere."""
+        found: dict[DatabaseObject, str] = {}
         for schema, shown in self._schemas.items():
             columns, counters = self._columns_of(schema), self._defaults_of_columns(schema)
             for name, kind, engine in self._rows(
@@ -85,13 +86,13 @@ class MysqlLook:
                     continue
                 if engine.lower() not in OWN_ENGINES:
                     continue
-                thing = Thing(_kind(kind), f"{shown}.{name}")
+                thing = DatabaseObject(_kind(kind), f"{shown}.{name}")
                 self._sources[thing] = schema, name, columns.get(name, [])
                 found[thing] = repr(columns.get(name, []))
         return found
 
     def refuse(self) -> None:
-        """See Look: a table whose rows are elsewhere. One that an agent makes is told when it is made."""
+        """See DatabaseView: a table whose rows are elsewhere. One that an agent makes is told when it is made."""
         query = "SELECT table_name, table_type, engine FROM information_schema.tables WHERE table_schema = %s"
         for schema, shown in self._schemas.items():
             for name, kind, engine in self._rows(query, schema):
@@ -102,8 +103,8 @@ class MysqlLook:
                         help="Leave the table out of this database, or the rule.",
                     )
 
-    def rows(self, table: Thing) -> Iterator[bytes]:
-        """See Look. As the server sends them."""
+    def rows(self, table: DatabaseObject) -> Iterator[bytes]:
+        """See DatabaseView. As the server sends them."""
         from pymysql.cursors import SSCursor
 
         schema, name, columns = self._sources[table]
@@ -121,30 +122,11 @@ class MysqlLook:
         finally:
             result.unbuffered_active = False
 
-    def text_of(self, table: Thing, row: bytes) -> str:  # noqa: ARG002
-        """See Look."""
+    def text_of(self, table: DatabaseObject, row: bytes) -> str:  # noqa: ARG002
+        """See DatabaseView."""
         return "\n".join(
             decode(value, encoding) for value, encoding in zip(_values(row), self._encodings, strict=True) if value
         )
-
-    def foreign_keys_that_cascade(self) -> list[str]:
-        """Tables whose rows the server changes with those of others."""
-        query = (
-            "SELECT table_name FROM information_schema.referential_constraints WHERE constraint_schema = %s"
-            " AND (delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"
-            " OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT'))"
-        )
-        return [name for schema in self._schemas for (name,) in self._rows(query, schema)]
-
-    def tables_of_triggers(self) -> dict[str, str]:
-        """Trigger → its table."""
-        query = "SELECT trigger_name, event_object_table FROM information_schema.triggers WHERE trigger_schema = %s"
-        return {name: table for schema in self._schemas for name, table in self._rows(query, schema)}
-
-    def merge_tables(self) -> list[str]:
-        """Tables that are made of others."""
-        query = "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND engine = 'MRG_MYISAM'"
-        return [name for schema in self._schemas for (name,) in self._rows(query, schema)]
 
     def _tables_of(self, schema: str) -> list[tuple[str, str]]:
         query = "SELECT table_name, table_type FROM information_schema.tables WHERE table_schema = %s"
@@ -215,14 +197,14 @@ class MysqlLook:
             return [tuple(map(_text, row)) for row in cursor.fetchall()]
 
 
-def looking(
+def view_opener(
     connection: Mapping[str, Any], named: Mapping[str, str] | None, service: str
-) -> Callable[[], AbstractContextManager[Look]]:
-    """Opens looks. connection: keywords of `pymysql.connect`, of a user that may read it all. What it raises is
+) -> Callable[[], AbstractContextManager[DatabaseView]]:
+    """Opens views. connection: keywords of `pymysql.connect`, of a user that may read it all. What it raises is
     pymysql's, and ServiceError."""
 
     @contextmanager
-    def look() -> Iterator[MysqlLook]:
+    def open_view() -> Iterator[MysqlView]:
         import pymysql
 
         fields = {
@@ -243,12 +225,12 @@ def looking(
                     cursor.execute("SET SESSION max_execution_time = 0")
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-            yield MysqlLook(session, named, service)
+            yield MysqlView(session, named, service)
         finally:
             # Without a goodbye: an unread result would be read to its end first.
             session._force_close()
 
-    return look
+    return open_view
 
 
 def python_encoding(charset: str) -> str:
