@@ -1,4 +1,4 @@
-"""What an agent writes into PostgreSQL in a container is seen: by the plugin that the images have, and by the other."""
+"""What an agent writes into PostgreSQL in a container is seen, as on the embedded server."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from support.images import POSTGRES
 from support.written import FIXTURE, WAYS, log, work, written
 
 from keystone_action.errors import ServiceError
+from keystone_action.services.postgres import logical_decoding
 from keystone_action.services.postgres.databases import PostgresPlace
-from keystone_action.services.postgres.writes import slots
-from keystone_action.services.postgres.writes.pgoutput import PgOutput
-from keystone_action.services.postgres.writes.test_decoding import TestDecoding
 from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker
-
-MORE = {"a materialized view": {log("public.mine", "insert", 1)}}
-"""What this plugin tells besides: rows that a statement put where no agent can."""
-
 
 @pytest.fixture(scope="module")
 def server(shared_containers: ContainerWorld) -> RunningService:
@@ -43,22 +37,7 @@ def test_each_way_of_writing_is_told_as_what_it_was(
     cell = start(shared_containers, server)
     answers = work(cell, statements)
     assert [answer for answer in answers if answer[5:6] == ":"] == []
-    assert written(cell) == expected | MORE.get(way, set())
-    cell.close()
-
-
-def plugin_of(cell: ServedCell) -> object:
-    made = cast(PostgresPlace, cell.place).cell.server.slots
-    assert made is not None
-    return made.reader
-
-
-def test_nothing_of_a_table_is_changed_for_it(shared_containers: ContainerWorld, server: RunningService) -> None:
-    cell = start(shared_containers, server)
-    assert plugin_of(cell) is TestDecoding
-    with psycopg.connect(cell.place.for_host.url) as agent:
-        assert agent.execute("SELECT count(*) FROM pg_publication").fetchone() == (0,)
-        assert agent.execute("SELECT count(*) FROM pg_class WHERE relreplident = 'f'").fetchone() == (0,)
+    assert written(cell) == expected
     cell.close()
 
 
@@ -85,19 +64,6 @@ def test_values_come_from_the_log(shared_containers: ContainerWorld, server: Run
     assert cell.place.writes is not None
     assert {table for table, text in cell.place.writes.texts() if secret in text} == {"public.notes"}
     cell.close()
-
-
-def test_an_image_without_that_plugin_is_read_by_the_other(
-    containers: ContainerWorld, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(TestDecoding, "plugin", "no_such_plugin")
-    service = containers.start(name="db", image=POSTGRES, watches_writes=True)
-    for statements, expected in WAYS.values():
-        cell = start(containers, service)
-        assert plugin_of(cell) is PgOutput
-        work(cell, statements)
-        assert written(cell) == expected
-        cell.close()
 
 
 def test_a_table_that_goes_with_an_extension_of_the_agents_is_told(
@@ -150,7 +116,7 @@ def test_a_server_whose_log_was_cut_is_an_error(containers: ContainerWorld) -> N
 def test_servers_before_copies_of_slots_make_new_ones(
     shared_containers: ContainerWorld, server: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(slots, "_SINCE_COPIES", 990000)
+    monkeypatch.setattr(logical_decoding, "_SINCE_COPIES", 990000)
     cell = start(shared_containers, server)
     work(cell, ["DELETE FROM notes"])
     assert written(cell) == {log("public.notes", "delete", 3)}

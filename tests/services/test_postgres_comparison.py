@@ -9,9 +9,9 @@ import psycopg
 import pytest
 from support.databases import PostgresCell, PostgresForTests
 
+from keystone_action.services.postgres import row_comparison as comparison
 from keystone_action.services.postgres.databases import PostgresPlace
-from keystone_action.services.postgres.writes import comparison
-from keystone_action.services.postgres.writes.names import relations
+from keystone_action.services.postgres.row_comparison import relations
 
 Session = psycopg.Connection[Any]
 TABLES = """

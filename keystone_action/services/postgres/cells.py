@@ -22,7 +22,7 @@ from keystone_action.services.redefinitions import NOTHING, Catalogue, Catalogue
 if TYPE_CHECKING:
     import psycopg
 
-    from keystone_action.services.postgres.writes.slots import Slots
+    from keystone_action.services.postgres.logical_decoding import ReplicationSlots
 
 _OWN_SETTINGS = (
     "(setdatabase = (SELECT oid FROM pg_database WHERE datname = %(database)s)"
@@ -71,7 +71,7 @@ class PostgresServer(Protocol):
     something to be handed over to each cell's role. slots: where what cells write is wanted."""
 
     template_state: StateBefore | None
-    slots: Slots | None
+    slots: ReplicationSlots | None
 
     @property
     def template(self) -> str: ...

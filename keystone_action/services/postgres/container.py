@@ -26,10 +26,10 @@ from keystone_action.services.postgres.databases import (
     RetiredDatabases,
     read_credentials,
 )
+from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
 from keystone_action.services.postgres.passwords import scram_verifier
 from keystone_action.services.postgres.reader import keywords
 from keystone_action.services.postgres.superuser import OPTIONS, SuperuserConnections
-from keystone_action.services.postgres.writes.slots import SERVER_SETTINGS, Slots
 from keystone_action.services.service import CellScope, Place, one_line
 from keystone_action.system.shutdown import undoing
 
@@ -65,7 +65,7 @@ class PostgresInContainer:
         self.port = port
         self.template = TEMPLATE
         self.template_state: StateBefore | None = None
-        self.slots: Slots | None = None
+        self.slots: ReplicationSlots | None = None
         self._watches_writes = watches_writes
         self._by_image = by_image
         self._superuser = f"keystone_{secrets.token_hex(6)}"
@@ -145,7 +145,7 @@ class PostgresInContainer:
             self._close_to_others(admin)
             self._make_template(admin)
         if self._watches_writes:
-            self.slots = Slots(self.admin, self.container.failure)
+            self.slots = ReplicationSlots(self.admin, self.container.failure)
         self._superusers.witness(self._maintenance)
 
     def _close_to_others(self, admin: psycopg.Connection[Any]) -> None:

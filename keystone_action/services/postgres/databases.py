@@ -14,7 +14,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.postgres.cells import CellDatabase, PostgresServer
 from keystone_action.services.postgres.reader import PostgresReader
-from keystone_action.services.postgres.writes.watch import WriteWatch
+from keystone_action.services.postgres.write_log import WriteWatch
 from keystone_action.services.service import CRASHED, Place, one_line
 
 KEPT_BYTES = 256 << 20

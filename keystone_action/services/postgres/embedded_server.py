@@ -20,9 +20,9 @@ from keystone_action.errors import ServiceError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.own_programs import open_to_all, shared_copy
 from keystone_action.services.postgres.cells import PRISTINE, StateBefore
+from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
 from keystone_action.services.postgres.reader import keywords
 from keystone_action.services.postgres.superuser import SuperuserConnections
-from keystone_action.services.postgres.writes.slots import SERVER_SETTINGS, Slots
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class EmbeddedServer:
         self.name = name
         self.template = PRISTINE
         self.template_state: StateBefore | None = None
-        self.slots: Slots | None = None
+        self.slots: ReplicationSlots | None = None
         self.superuser = f"keystone_{secrets.token_hex(6)}"
         self.port = 0
         self._password = secrets.token_urlsafe(32)
@@ -260,7 +260,7 @@ class EmbeddedServer:
             for database in (MAINTENANCE, "template1"):
                 connection.execute(f"REVOKE ALL ON DATABASE {database} FROM PUBLIC")
         if self._watches_writes:
-            self.slots = Slots(self.admin, self.failure)
+            self.slots = ReplicationSlots(self.admin, self.failure)
         self._superusers.witness(MAINTENANCE)
 
     def admin(self, database: str = MAINTENANCE) -> AbstractContextManager[psycopg.Connection[tuple[Any, ...]]]:

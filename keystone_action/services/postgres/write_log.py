@@ -11,10 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
+from keystone_action.services.postgres import definition_log
+from keystone_action.services.postgres import row_comparison as comparison
+from keystone_action.services.postgres.logical_decoding import (
+    Commit,
+    ReplicationSlots,
+    RowChange,
+    drop_slot,
+    read_changes,
+)
 from keystone_action.services.postgres.reader import session_options
-from keystone_action.services.postgres.writes import comparison, definitions, slots
-from keystone_action.services.postgres.writes.changes import Commit, RowChange, Wanted
-from keystone_action.services.postgres.writes.pgoutput import PgOutput
 from keystone_action.services.service import one_line
 
 if TYPE_CHECKING:
@@ -51,7 +57,7 @@ class _Before:
     """What stood when the agent started. state: of the database and its owner, as the server keeps it. texts: what
     definitions said."""
 
-    definitions: definitions.Look
+    definitions: definition_log.DefinedObjects
     objects: comparison.ObjectsBefore
     unlogged: comparison.TablesBefore
     state: tuple[Any, ...]
@@ -86,15 +92,11 @@ class WriteWatch:
     _rows: list[TableWrite] | None = None
 
     @property
-    def _slots(self) -> slots.Slots:
+    def _slots(self) -> ReplicationSlots:
         made = self.cell.server.slots
         if made is None:
             raise self.failure("was not started to have its writes watched")
         return made
-
-    @property
-    def _publishes(self) -> bool:
-        return self._slots.reader is PgOutput
 
     def begin(self) -> None:
         """Watch from now on. Nobody may be at work in the database. Raises psycopg.Error, ServiceError."""
@@ -102,8 +104,8 @@ class WriteWatch:
         self._seen = self._rows = None
         with self._admin() as admin:
             if self._before is not None:
-                definitions.remove(admin, self._schema, publication=self._publishes)
-            looked = definitions.look(admin)
+                definition_log.remove(admin, self._schema)
+            looked = definition_log.read_objects(admin)
             unlogged = [one for one in looked.relations.values() if comparison.is_unlogged(one)]
             if unlogged:
                 self.cell.grant_reading(admin)
@@ -112,10 +114,10 @@ class WriteWatch:
         with self._admin() as admin:
             objects = comparison.look_at_objects(admin)
             texts = comparison.look_at_texts(admin)
-            self._before = _Before(definitions.look(admin), objects, tables, self._state(), texts)
+            self._before = _Before(definition_log.read_objects(admin), objects, tables, self._state(), texts)
             admin.execute("SET synchronous_commit = on")
-            definitions.install(admin, self._schema, publication=self._publishes)
-            self._refuse_unwatched(definitions.read(admin, self._schema))
+            definition_log.install(admin, self._schema)
+            self._refuse_unwatched(definition_log.read_entries(admin, self._schema))
             self._slot = self._slots.make(admin)
             self._mark(admin, "begin")
 
@@ -132,12 +134,12 @@ class WriteWatch:
             admin.execute("SET synchronous_commit = on")
             self._mark(admin, "end")
             until = _one(admin, "SELECT pg_current_wal_lsn()::text")
-            entries = definitions.read(admin, self._schema)
-            now = definitions.look(admin)
+            entries = definition_log.read_entries(admin, self._schema)
+            now = definition_log.read_objects(admin)
             writes = comparison.objects_written(admin, before.objects, self.service)
-            definitions.remove(admin, self._schema, publication=self._publishes)
+            definition_log.remove(admin, self._schema)
         self._refuse_unwatched(entries)
-        found = definitions.definitions_written(entries, before.definitions, now, self.service)
+        found = definition_log.definitions_written(entries, before.definitions, now, self.service)
         if state != before.state:
             table = self.cell.database
             writes.append(TableWrite(self.service, table, "change", None, "comparison", what="settings"))
@@ -153,7 +155,7 @@ class WriteWatch:
                 self.cell.grant_reading(admin)
             with self._reader() as reader:
                 writes += _of_rows(comparison.tables_written(reader, before.unlogged, self.service))
-        partitions = definitions.row_names(entries, before.definitions)
+        partitions = definition_log.row_names(entries, before.definitions)
         without_log = unlogged if compares else None
         self._seen = _Seen(until, partitions, [*found, *writes], before.objects, without_log, before.texts)
 
@@ -162,7 +164,7 @@ class WriteWatch:
         slot, self._slot = self._slot, ""
         if slot:
             with self.cell.server.admin() as admin:
-                slots.drop(admin, slot)
+                drop_slot(admin, slot)
 
     def writes(self) -> list[TableWrite]:
         """See WriteLog."""
@@ -177,7 +179,7 @@ class WriteWatch:
         """See WriteLog. Reads the log once more."""
         with self._as_service_error():
             names = self._whole.partitions
-            for change in self._changes(Wanted(everything=True, schema=self._schema)):
+            for change in self._changes(values_of=None):
                 if isinstance(change, RowChange):
                     table = f"{change.schema}.{change.table}"
                     yield from ((names.get(table, table), value) for value in change.values)
@@ -198,7 +200,7 @@ class WriteWatch:
         names = self._whole.partitions
         counts: dict[tuple[str, str], int] = {}
         since: dict[tuple[str, str], str] = {}
-        for change in self._changes(Wanted(everything=False, schema=self._schema)):
+        for change in self._changes(values_of=self._schema):
             if isinstance(change, Commit):
                 if len(since) < len(counts):
                     since.update(dict.fromkeys(counts.keys() - since.keys(), change.at))
@@ -212,14 +214,14 @@ class WriteWatch:
             for table, operation in (key,)
         ]
 
-    def _changes(self, wanted: Wanted) -> Iterator[RowChange | Commit]:
-        """Those between our two marks; ours left out. Raises ServiceError where a mark is missing: then the server's
-        log is not whole."""
+    def _changes(self, *, values_of: str | None) -> Iterator[RowChange | Commit]:
+        """Those between our two marks; ours left out. values_of: see `read_changes`. Raises ServiceError where a mark
+        is missing: then the server's log is not whole."""
         marks = iter(("begin", "end"))
         expected = next(marks)
-        reader = self._slots.reader(wanted)
-        for message in self._messages():
-            for change in reader.read(message):
+        with self._admin() as admin:
+            # Looked at and not taken: the values are read after the tables, from the same place.
+            for change in read_changes(admin, self._slot, self._whole.until, self._schema, values_of=values_of):
                 if isinstance(change, RowChange) and change.schema == self._schema:
                     if change.table == "marks" and any(f"{expected} {self._slot}" in one for one in change.values):
                         expected = next(marks, "")
@@ -227,26 +229,6 @@ class WriteWatch:
                     yield change
         if expected:
             raise self.failure(f"has no whole record of what was written: its mark of the {expected} is missing")
-
-    def _messages(self) -> Iterator[bytes]:
-        from psycopg import sql
-
-        reader = self._slots.reader
-        options = dict(reader.options)
-        if self._publishes:
-            options["publication_names"] = self._schema
-        words = [sql.Literal(word) for option in options.items() for word in option]
-        # Looked at and not taken: the values are read after the tables, from the same place.
-        query = sql.SQL(
-            "COPY (SELECT data FROM pg_logical_slot_peek_binary_changes({}, {}, NULL, VARIADIC ARRAY[{}]))"
-            " TO STDOUT (FORMAT binary)"
-        ).format(sql.Literal(self._slot), sql.Literal(self._whole.until), sql.SQL(", ").join(words))
-        with self._admin() as admin, admin.cursor() as cursor:
-            admin.execute("SET statement_timeout = 0")
-            with cursor.copy(query) as copy:
-                copy.set_types(["bytea"])
-                for (message,) in copy.rows():
-                    yield message
 
     def _await_end_of_sessions(self) -> None:
         """What a session that was told to end commits meanwhile must stand before our mark."""
@@ -260,9 +242,9 @@ class WriteWatch:
     def _mark(self, admin: psycopg.Connection[Any], word: str) -> None:
         admin.execute(f"INSERT INTO {self._schema}.marks VALUES (%s)".encode(), (f"{word} {self._slot}",))  # noqa: S608
 
-    def _refuse_unwatched(self, entries: list[definitions.Entry]) -> None:
+    def _refuse_unwatched(self, entries: list[definition_log.DefinitionEntry]) -> None:
         for entry in entries:
-            if entry.tag == definitions.UNWATCHED:
+            if entry.tag == definition_log.UNWATCHED:
                 raise self.failure(
                     f"can't watch the table {entry.name}: it has a virtual generated column and no primary key; give it"
                     " a key, make the column STORED, or use an image of PostgreSQL"

@@ -1,8 +1,12 @@
 """A log of the statements that change definitions in one database, kept by event triggers of its server's superuser.
 
 The agent owns the database and not the triggers: it can neither drop nor disable them, nor read or write the log. What
-a transaction logged goes with it when that is rolled back, and a table that was made and dropped again stands in it
-twice. What has no event triggers, or none that say of what (GRANT), is compared.
+a transaction logged goes with it when that is rolled back. Statements without event triggers, or with such that don't
+say what they are about (GRANT), are told by comparison.
+
+A comparison of definitions alone would not do. It would not see what was taken back: a table or an index that was made
+and dropped again, another table's name for a while. And honest agents need the triggers: each table that they make must
+be given a replica identity, or the server would refuse to update or delete its rows while `pgoutput` reads them.
 """
 
 from __future__ import annotations
@@ -14,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.audit import shown_time
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.postgres.writes.comparison import LARGE_OBJECTS, merged
-from keystone_action.services.postgres.writes.names import OF_USERS, Relation, relations
+from keystone_action.services.postgres.row_comparison import LARGE_OBJECTS, OF_USERS, Relation, merged, relations
 
 if TYPE_CHECKING:
     import psycopg
@@ -83,7 +86,8 @@ BEGIN
            CROSS JOIN LATERAL (SELECT {schema}.table_of(d.classid, d.objid) AS of_table OFFSET 0) t
      WHERE d.schema_name IS DISTINCT FROM 'pg_temp' AND NOT d.in_extension
        AND d.command_tag <> ALL ({no_writes}::text[]) AND COALESCE(t.of_table, '') NOT LIKE 'pg\_temp%';
-    {identify}
+    PERFORM {schema}.identify(d.objid) FROM pg_event_trigger_ddl_commands() d
+      WHERE d.object_type = 'table' AND d.schema_name IS DISTINCT FROM 'pg_temp';
 END $body$;
 
 -- What goes with something else is left out, but for what holds data: a table can be made a part of an extension.
@@ -108,9 +112,10 @@ CREATE EVENT TRIGGER {schema} ON ddl_command_end EXECUTE PROCEDURE {schema}.note
 CREATE EVENT TRIGGER {drops} ON sql_drop EXECUTE PROCEDURE {schema}.note_drop();
 """
 
-# `pgoutput` refuses updates and deletes of a table without a key, unless the whole old row stands in the log. As `ALTER
-# TABLE … REPLICA IDENTITY FULL` does it, but without locks and without event triggers of its own. What it can't be had
-# for are columns that are computed when they are read: such a table needs a primary key.
+# `pgoutput` refuses updates and deletes of a table without a key, unless the whole old row stands in the log. This does
+# what `ALTER TABLE … REPLICA IDENTITY FULL` does, but without locks and without event triggers of its own. With columns
+# that are computed when they are read (virtual ones, since PostgreSQL 18) it is not possible: such a table needs a
+# primary key.
 _IDENTIFY = """
 CREATE TABLE {schema}.identities (relation oid, was "char");
 CREATE FUNCTION {schema}.identify(changed oid) RETURNS void LANGUAGE plpgsql AS $body$
@@ -121,6 +126,16 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
+    {virtual}
+    UPDATE pg_class SET relreplident = wanted WHERE oid = changed AND relreplident <> wanted;
+END $body$;
+INSERT INTO {schema}.identities SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n
+    ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname !~ '^pg_'
+    AND n.nspname <> 'information_schema';
+SELECT {schema}.identify(relation) FROM {schema}.identities;
+CREATE PUBLICATION {schema} FOR ALL TABLES{options};
+"""
+_UNLESS_VIRTUAL = """
     PERFORM FROM pg_attribute WHERE attrelid = changed AND attgenerated = 'v' AND NOT attisdropped;
     IF FOUND THEN
         wanted := 'd';
@@ -130,18 +145,8 @@ BEGIN
             VALUES ('{unwatched}', 'table', 'pg_class'::regclass, changed, changed::regclass::text, '');
         END IF;
     END IF;
-    UPDATE pg_class SET relreplident = wanted WHERE oid = changed AND relreplident <> wanted;
-END $body$;
-INSERT INTO {schema}.identities SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n
-    ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname !~ '^pg_'
-    AND n.nspname <> 'information_schema';
-SELECT {schema}.identify(relation) FROM {schema}.identities;
-CREATE PUBLICATION {schema} FOR ALL TABLES{options};
 """
-_IDENTIFY_CHANGED = """
-    PERFORM {schema}.identify(d.objid) FROM pg_event_trigger_ddl_commands() d
-      WHERE d.object_type = 'table' AND d.schema_name IS DISTINCT FROM 'pg_temp';"""
-_SINCE_GENERATED_COLUMNS = 180000
+_SINCE_VIRTUAL_COLUMNS = 180000
 _RESTORE = """
 UPDATE pg_class c SET relreplident = COALESCE((SELECT i.was FROM {schema}.identities i WHERE i.relation = c.oid), 'd')
   FROM pg_namespace n WHERE n.oid = c.relnamespace AND c.relkind = 'r' AND c.relreplident = 'f'
@@ -165,60 +170,67 @@ _OTHERS = f"""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of the log. tag: of the statement, as PostgreSQL names it. name: None where PostgreSQL does not say of
-    what. of_table: of what belongs to a table, its name, else as `name`. is_logged: it is no unlogged table."""
+class DefinitionEntry:
+    """A line of the log."""
 
     at: datetime
     tag: str
+    """Of the statement, as PostgreSQL names it (`CREATE TABLE`); `DROP` for all that drop."""
     kind: str
+    """What it is about, as PostgreSQL names it (`table`, `table column`, `policy` …)."""
     catalog: int
+    """The oid of the catalog in which it stands."""
     oid: int
     name: str | None
+    """None where PostgreSQL does not say it."""
     of_table: str | None
+    """The table to which it belongs; of a table the same as `name`."""
     is_logged: bool = True
+    """False for an unlogged table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What stands in a database, by oid. others: schemas, functions and types, by catalog and oid, with rights."""
+class DefinedObjects:
+    """What stands in a database."""
 
     relations: Mapping[int, Relation]
+    """By oid."""
     others: Mapping[tuple[int, int], tuple[str, str | None]] = field(default_factory=dict)
+    """Schemas, functions and types, by catalog and oid: the name and the rights."""
 
 
-def look(session: psycopg.Connection[Any]) -> Look:
+def read_objects(session: psycopg.Connection[Any]) -> DefinedObjects:
     """Raises psycopg.Error."""
     others = session.execute(_OTHERS.encode()).fetchall()
-    return Look(relations(session), {(row[0], row[1]): (row[2], row[3]) for row in others})
+    return DefinedObjects(relations(session), {(row[0], row[1]): (row[2], row[3]) for row in others})
 
 
-def install(session: psycopg.Connection[Any], schema: str, *, publication: bool) -> None:
-    """Keep a log from now on. schema: a name of ours, for all that is needed. publication: one of all tables, and
-    whole old rows in the server's log, for the plugin that needs them. Raises psycopg.Error."""
+def install(session: psycopg.Connection[Any], schema: str) -> None:
+    """Keep a log of definitions from now on, and publish all tables with whole old rows for logical decoding. schema: a
+    name of ours, also of the publication. Raises psycopg.Error."""
     names = {"schema": schema, "drops": f"{schema}_drops", "no_writes": _NO_WRITES, "unwatched": UNWATCHED}
-    has_generated = session.info.server_version >= _SINCE_GENERATED_COLUMNS
-    names["options"] = " WITH (publish_generated_columns = stored)" if has_generated else ""
-    names["identify"] = _IDENTIFY_CHANGED.format_map(names) if publication else ""
-    script = _INSTALL + (_IDENTIFY if publication else "") + _TRIGGERS
+    has_virtual = session.info.server_version >= _SINCE_VIRTUAL_COLUMNS
+    names["options"] = " WITH (publish_generated_columns = stored)" if has_virtual else ""
+    names["virtual"] = _UNLESS_VIRTUAL.format_map(names) if has_virtual else ""
     with session.transaction():
-        session.execute(script.format_map(names).encode())
+        session.execute((_INSTALL + _IDENTIFY + _TRIGGERS).format_map(names).encode())
 
 
-def read(session: psycopg.Connection[Any], schema: str) -> list[Entry]:
+def read_entries(session: psycopg.Connection[Any], schema: str) -> list[DefinitionEntry]:
     """The log, each kind of entry once. Raises psycopg.Error."""
     rows = session.execute(_LOG.format(schema=schema).encode()).fetchall()
-    return [Entry(row[0].replace(tzinfo=UTC), *row[1:]) for row in rows]
+    return [DefinitionEntry(row[0].replace(tzinfo=UTC), *row[1:]) for row in rows]
 
 
-def remove(session: psycopg.Connection[Any], schema: str, *, publication: bool) -> None:
+def remove(session: psycopg.Connection[Any], schema: str) -> None:
     """All that was installed, and what was done to tables for it. Raises psycopg.Error."""
-    script = (_RESTORE if publication else "") + _REMOVE
     with session.transaction():
-        session.execute(script.format(schema=schema, drops=f"{schema}_drops").encode())
+        session.execute((_RESTORE + _REMOVE).format(schema=schema, drops=f"{schema}_drops").encode())
 
 
-def definitions_written(entries: list[Entry], before: Look, now: Look, service: str) -> list[TableWrite]:
+def definitions_written(
+    entries: list[DefinitionEntry], before: DefinedObjects, now: DefinedObjects, service: str
+) -> list[TableWrite]:
     """What was done to which table, or to what has no table. A thing that stood before is told under the name that it
     had, and under the one that it got."""
     made = {entry.oid: entry.of_table for entry in entries if entry.catalog == RELATION and entry.tag != "DROP"}
@@ -237,7 +249,7 @@ def definitions_written(entries: list[Entry], before: Look, now: Look, service: 
     return merged(found)
 
 
-def row_names(entries: list[Entry], before: Look) -> dict[str, str]:
+def row_names(entries: list[DefinitionEntry], before: DefinedObjects) -> dict[str, str]:
     """Of each partition by its own name, the name that it is told under."""
     told = {one.name: one.told for one in before.relations.values()}
     for entry in entries:
@@ -246,12 +258,12 @@ def row_names(entries: list[Entry], before: Look) -> dict[str, str]:
     return {name: table for name, table in told.items() if name != table}
 
 
-def _is_made_or_gone(entry: Entry, before: Look) -> bool:
+def _is_made_or_gone(entry: DefinitionEntry, before: DefinedObjects) -> bool:
     is_whole = entry.kind == "table" and not _table_of_part(entry, before)
     return is_whole and _operation(entry) in ("create", "drop")
 
 
-def _table_of_part(entry: Entry, before: Look) -> str:
+def _table_of_part(entry: DefinitionEntry, before: DefinedObjects) -> str:
     """The table that it belongs to; empty for what belongs to none."""
     known = before.relations.get(entry.oid) if entry.catalog == RELATION else None
     if known is not None and known.told != known.name:
@@ -259,7 +271,7 @@ def _table_of_part(entry: Entry, before: Look) -> str:
     return entry.of_table if entry.of_table is not None and entry.of_table != entry.name else ""
 
 
-def _told(entry: Entry, before: Look, made: Mapping[int, str | None]) -> Iterator[str]:
+def _told(entry: DefinitionEntry, before: DefinedObjects, made: Mapping[int, str | None]) -> Iterator[str]:
     assert entry.name is not None
     if entry.catalog == LARGE_OBJECT:
         yield LARGE_OBJECTS
@@ -276,7 +288,7 @@ def _told(entry: Entry, before: Look, made: Mapping[int, str | None]) -> Iterato
     yield entry.of_table or (made.get(entry.oid) if entry.catalog == RELATION else None) or entry.name
 
 
-def _what(entry: Entry, name: str, before: Look) -> str:
+def _what(entry: DefinitionEntry, name: str, before: DefinedObjects) -> str:
     if entry.kind in _OF_A_TABLE:
         return "table"
     known = before.relations.get(entry.oid)
@@ -285,13 +297,15 @@ def _what(entry: Entry, name: str, before: Look) -> str:
     return "partition" if is_partition else entry.kind
 
 
-def _operation(entry: Entry) -> str:
+def _operation(entry: DefinitionEntry) -> str:
     if entry.tag == "DROP":
         return "alter" if entry.kind in _OF_A_TABLE else "drop"
     return _OPERATIONS.get(entry.tag.partition(" ")[0], "alter")
 
 
-def _rights_written(entries: list[Entry], before: Look, now: Look, service: str) -> Iterator[TableWrite]:
+def _rights_written(
+    entries: list[DefinitionEntry], before: DefinedObjects, now: DefinedObjects, service: str
+) -> Iterator[TableWrite]:
     for oid, old in before.relations.items():
         if oid in now.relations and now.relations[oid].rights != old.rights:
             yield TableWrite(service, old.told, "alter", None, "comparison", what="rights")

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.postgres.writes import comparison
-from keystone_action.services.postgres.writes.names import OF_USERS, relations
+from keystone_action.services.postgres import row_comparison as comparison
+from keystone_action.services.postgres.row_comparison import OF_USERS, relations
 from keystone_action.services.service import one_line
 
 if TYPE_CHECKING:
