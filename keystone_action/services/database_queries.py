@@ -25,6 +25,8 @@ from typing import Any, Self, TypeVar
 
 from keystone_action.evidence.model import QueryFailed
 
+ROWS_LIMIT = 10_000
+"""Rows that a query keeps; that there were more is said."""
 _RETRY_SECONDS = 10.0
 """For as long it is tried again: on a busy machine each try may be in somebody's way."""
 _PAUSE_SECONDS = 0.05

@@ -4,38 +4,32 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from typing import TYPE_CHECKING
 
-from keystone_action.errors import ServiceError, UsageError
+from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address, Database
 from keystone_action.network.relay import Outside, PortRelays, RelayTarget
-from keystone_action.services.comparison.external import WatchedWrites, compared
-from keystone_action.services.mysql import reader as mysql_reader
+from keystone_action.services.database_comparison import NET_CHANGES, ComparedDatabase
+from keystone_action.services.external_address import ExternalAddress
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.postgres import reader as postgres_reader
 from keystone_action.services.postgres.reader import PostgresReader
-from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
 from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
-from keystone_action.spec.models.policies import parse_host
 from keystone_action.spec.models.services import ExternalService
 from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.network.loop_thread import LoopThread
-    from keystone_action.services.database_queries import OwnRole
+    from keystone_action.services.postgres.external_writes import ComparedPostgres
 
-_PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
-_SAME = {"postgres": "postgresql", "mariadb": "mysql"}
-_LEADING = ("host", "hostaddr", "port")
-"""Parameters by which libpq goes elsewhere than to a URL's host."""
-_TRY_SECONDS = 5.0
+NOT_SEEN = (
+    NET_CHANGES,
+    "what the user of its url can't see is not looked at, nor are the server's own databases, users and settings",
+    "who wrote is not known there: what others do meanwhile counts, and what a session does after the agent does not",
+)
 _PAUSE_SECONDS = 0.1
 _UNSURE_SECONDS = 5.0
 """By how much the clocks of two machines may drift apart while an agent runs."""
@@ -129,17 +123,25 @@ class ExternalPlace(Place):
         self._watch, self._role = target.watch_and_role()
         notices = () if exclusive else (shared,)
         super().__init__(name, target.address, target.address, database=self._reader(), notices=notices)
-        self._compared: WatchedWrites | None = None
+        self._compared: ComparedPostgres | ComparedDatabase | None = None
         self._exclusive = exclusive
         self._up: tuple[float, float] | None = None
         """The seconds that it had been up when the agent started, and when that was asked."""
 
     def watch_writes(self, scope: CellScope) -> None:
         """From `seal` on, where it is a database."""
-        if self.database is None:
-            return
-        directory = scope.private / f"writes-{secrets.token_hex(6)}"
-        self._compared = self.writes = compared(self.name, self._target.kind, self._target.keywords, directory)
+        keywords = self._target.keywords
+        if self._target.kind == "postgresql":
+            from keystone_action.services.postgres.external_writes import ComparedPostgres
+
+            self._compared = ComparedPostgres(self.name, keywords, NOT_SEEN)
+        elif self._target.kind == "mysql":
+            from keystone_action.services.mysql.database_view import errors, view_opener
+
+            directory = scope.private / f"writes-{secrets.token_hex(6)}"
+            opener = view_opener(keywords, None, self.name)
+            self._compared = ComparedDatabase(self.name, opener, errors(), directory, NOT_SEEN)
+        self.writes = self._compared
 
     def _reader(self) -> Database | None:
         watch, role, keywords = self._watch, self._role, self._target.keywords
@@ -225,201 +227,3 @@ class ExternalPlace(Place):
 
         if self._role is not None:
             await anyio.to_thread.run_sync(self._role.drop)
-
-
-@dataclass(frozen=True)
-class ExternalAddress:
-    """An address taken apart. kind: the URL's scheme without driver and synonyms. keywords: what the database's
-    client connects with. public_url: the URL without credentials."""
-
-    kind: str
-    address: Address
-    public_url: str
-    keywords: dict[str, Any] = field(default_factory=dict, repr=False)
-
-    @classmethod
-    def from_url(cls, service: str, url: str) -> ExternalAddress:
-        """Raises UsageError that never repeats the credentials."""
-        try:
-            parts = urlsplit(url)
-            port = parts.port
-        except ValueError as error:
-            raise UsageError(f"service {service}: its url can't be read: {error}") from None
-        scheme, _, _driver = parts.scheme.partition("+")
-        kind = _SAME.get(scheme, scheme)
-        shown = f"{scheme}://{parts.hostname or ''}{f':{port}' if port else ''}{parts.path}"
-        if kind == "sqlite":
-            raise UsageError(f"service {service}: {shown} is a file", help="Use type: sqlite with a path.")
-        if not scheme or not parts.hostname:
-            raise UsageError(
-                f"service {service}: its url names no {'scheme' if not scheme else 'host'}",
-                help="Expected something like postgresql://user:password@127.0.0.1:5432/database.",
-            )
-        port = port or _PORTS.get(kind)
-        if port is None:
-            raise UsageError(f"service {service}: {shown} has no port, and {scheme} none by default")
-        is_database = kind in ("postgresql", "mysql")
-        address = Address(
-            host=parts.hostname,
-            port=port,
-            url=url,
-            user=unquote(parts.username or ""),
-            password=unquote(parts.password or ""),
-            database=unquote(parts.path.lstrip("/")) if is_database else "",
-        )
-        return cls(kind, address, shown, _keywords(service, kind, address, parts))
-
-    def refuse_relay(self) -> None:
-        """Raises ServiceError for a URL whose parameters lead past its host."""
-        if self.kind != "postgresql":
-            return
-        leading = [name for name, _ in parse_qsl(urlsplit(self.address.url).query) if name in _LEADING]
-        if leading:
-            raise ServiceError(
-                f"a container reaches {self.public_url} by a relay, which its parameter {leading[0]} would pass by",
-                help="Name host and port before the path of the url.",
-            )
-
-    def by_relay(self, alias: str, port: int) -> Address:
-        """The address through a relay at this port. Containers resolve the alias and the host's own name to the relay.
-        A host that is a name stays in the address, since certificates and virtual hosts are chosen by it."""
-        parts = urlsplit(self.address.url)
-        host = self.address.host if _is_a_name_elsewhere(self.address.host) else alias
-        user, at, _ = parts.netloc.rpartition("@")
-        netloc = f"{user}{at}{host}" if port == self.address.port and parts.port is None else f"{user}{at}{host}:{port}"
-        return replace(self.address, host=host, port=port, url=parts._replace(netloc=netloc).geturl())
-
-    @property
-    def probe(self) -> Callable[[], None]:
-        """One try whether it answers. Raises the client's errors."""
-        return {"postgresql": self._ask_postgres, "mysql": self._ask_mysql}.get(
-            self.kind, self._ask_http if self.kind in ("http", "https") else self.connect
-        )
-
-    def run_script(self, script: str) -> None:
-        """Run statements. Raises the client's errors; TypeError for a service that is not a database."""
-        if self.kind == "postgresql":
-            import psycopg
-
-            with psycopg.connect(**self.keywords, autocommit=True) as connection:
-                connection.execute(script.encode())
-        elif self.kind == "mysql":
-            import pymysql
-            from pymysql.constants import CLIENT
-
-            several = {**self.keywords, "autocommit": True, "client_flag": CLIENT.MULTI_STATEMENTS}
-            with pymysql.connect(**several) as mysql, mysql.cursor() as cursor:
-                cursor.execute(script)
-                while cursor.nextset():
-                    pass
-        else:
-            raise TypeError("it is no database")
-
-    def watch_and_role(self) -> tuple[CatalogueWatch, OwnRole | None]:
-        """How checks of one cell ask, a role where it is a database: nothing was looked at and none made yet."""
-        role: OwnRole
-        if self.kind == "postgresql":
-            from keystone_action.services.postgres.own_role import PostgresRole
-
-            role = PostgresRole(self.keywords)
-        elif self.kind == "mysql":
-            from keystone_action.services.mysql.own_role import MysqlRole
-
-            role = MysqlRole(self.keywords)
-        else:
-            return CatalogueWatch(self.look), None
-        return CatalogueWatch(lambda path: role.retry(lambda: self.look(path))), role
-
-    def look(self, path: tuple[str, ...] | None = None) -> CatalogueLook:
-        """What stands in a database; of anything else nothing. path: the schemas that its user's names are looked up
-        in, None = as it is now. Raises the client's errors."""
-        if self.kind == "postgresql":
-            import psycopg
-
-            with psycopg.connect(**{"connect_timeout": 10, **self.keywords}, autocommit=True) as connection:
-                if path is None:
-                    rows = connection.execute("SELECT unnest(pg_catalog.current_schemas(false))::text").fetchall()
-                    path = tuple(str(row[0]) for row in rows)
-                connection.execute("SET search_path = pg_catalog")
-                connection.execute("SET lock_timeout = 10000")
-                catalogue = postgres_reader.read_catalogue(connection)
-                return catalogue, path, postgres_reader.read_shadows(connection, path)
-        if self.kind == "mysql":
-            import pymysql
-
-            fields = {**self.keywords, "connect_timeout": 10, "autocommit": True}
-            with pymysql.connect(**fields) as mysql, mysql.cursor() as cursor:
-                return mysql_reader.read_catalogue(cursor), (self.address.database,), frozenset()
-        return {}, (), frozenset()
-
-    def _ask_postgres(self) -> None:
-        import psycopg
-
-        with psycopg.connect(**{**self.keywords, "connect_timeout": int(_TRY_SECONDS)}) as connection:
-            connection.execute("SELECT 1")
-
-    def _ask_mysql(self) -> None:
-        import pymysql
-
-        with pymysql.connect(**self.keywords, connect_timeout=int(_TRY_SECONDS)) as mysql, mysql.cursor() as cursor:
-            cursor.execute("SELECT 1")
-
-    def _ask_http(self) -> None:
-        import httpx
-
-        # Any answer will do, and none of the runner's proxies: the service is asked, not the way to it.
-        httpx.get(self.address.url, timeout=_TRY_SECONDS, trust_env=False, follow_redirects=False)
-
-    def seconds_up(self) -> float:
-        """For how long a database has been up. Raises the client's errors; TypeError for anything else."""
-        if self.kind == "postgresql":
-            import psycopg
-
-            query = "SELECT extract(epoch FROM pg_catalog.clock_timestamp() - pg_catalog.pg_postmaster_start_time())"
-            with psycopg.connect(**{**self.keywords, "connect_timeout": int(_TRY_SECONDS)}) as connection:
-                [(seconds,)] = connection.execute(query).fetchall()
-                return float(seconds)
-        if self.kind == "mysql":
-            import pymysql
-
-            with pymysql.connect(**self.keywords, connect_timeout=int(_TRY_SECONDS)) as mysql, mysql.cursor() as cursor:
-                cursor.execute("SHOW GLOBAL STATUS LIKE 'Uptime'")
-                return float(cursor.fetchone()[1])
-        raise TypeError("it is not a database")
-
-    def connect(self) -> None:
-        """Whether anybody listens there. Raises OSError."""
-        socket.create_connection((self.address.host, self.address.port or 0), timeout=_TRY_SECONDS).close()
-
-
-def _keywords(service: str, kind: str, address: Address, parts: SplitResult) -> dict[str, Any]:
-    if kind == "postgresql":
-        import psycopg
-
-        url = parts._replace(scheme="postgresql").geturl()
-        try:
-            # libpq reads its own URLs, with all their parameters.
-            return psycopg.conninfo.conninfo_to_dict(url)
-        except psycopg.Error as error:
-            raise UsageError(f"service {service}: its url can't be read: {one_line(error)}") from None
-    if kind == "mysql":
-        if parts.query:
-            raise UsageError(f"service {service}: parameters in a {parts.scheme} url are not supported")
-        found = {
-            "host": address.host,
-            "port": address.port,
-            "user": address.user,
-            "password": address.password,
-            "database": address.database or None,
-        }
-        return {name: value for name, value in found.items() if value is not None}
-    return {}
-
-
-def _is_a_name_elsewhere(host: str) -> bool:
-    try:
-        name = parse_host(host)
-    except ValueError:
-        return False
-    # Containers know localhost as themselves.
-    return isinstance(name, str) and name.rpartition(".")[2] not in ("localhost", "localdomain")

@@ -73,7 +73,7 @@ from pathlib import Path
 
 import anyio
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.sqlite import process as sqlite_process
+from keystone_action.services.sqlite import reader as sqlite_process
 
 async def main():
     host = await process.start()

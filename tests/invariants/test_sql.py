@@ -20,8 +20,7 @@ from keystone_action.evidence.model import Database
 from keystone_action.invariants.check import Outcome
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.sqlite.process import SqliteProcess
-from keystone_action.services.sqlite.reader import SqliteReader
+from keystone_action.services.sqlite.reader import SqliteProcess, SqliteReader
 
 TABLES = (
     "CREATE TABLE customers_a (id int PRIMARY KEY, email varchar(80))",

@@ -23,7 +23,8 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.network.loop_thread import LoopThread
 from keystone_action.network.relay import PortRelay, PortRelays, RelayTarget
 from keystone_action.sandbox.processes import sandboxes as process
-from keystone_action.services.external import External, ExternalAddress
+from keystone_action.services.external import External
+from keystone_action.services.external_address import ExternalAddress
 from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.postgres.service import EmbeddedPostgres
 from keystone_action.services.service import CellScope, Place

@@ -22,7 +22,8 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
-from keystone_action.services.external import External, ExternalAddress
+from keystone_action.services.external import External
+from keystone_action.services.external_address import ExternalAddress
 from keystone_action.services.postgres.embedded_server import EmbeddedServer
 from keystone_action.services.service import CellScope, Place
 from keystone_action.spec.models.services import ExternalService

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from psycopg import sql
 from support.databases import PostgresCell, PostgresForTests
 
+from keystone_action.services.postgres.connections import scram_verifier
 from keystone_action.services.postgres.embedded_server import MAINTENANCE
-from keystone_action.services.postgres.passwords import scram_verifier
 
 PLAIN = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=40)
 VERIFIER = "SCRAM-SHA-256$4096:c2FsdHNhbHRzYWx0c2FsdA==$YQ==:Yg=="

@@ -17,7 +17,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.service import CellScope, Place
-from keystone_action.services.sqlite import writes as module
+from keystone_action.services.sqlite import service as module
 from keystone_action.services.sqlite.service import SqliteFile
 from keystone_action.spec.models.services import SqliteService
 

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
-from keystone_action.services.database_queries import QueryLimit
-from keystone_action.services.postgres.reader import ROWS_LIMIT
+from keystone_action.services.database_queries import ROWS_LIMIT, QueryLimit
 from keystone_action.services.redefinitions import NOTHING, ROUTINE, CatalogueChanges, CatalogueEntry, Column, Name
 from keystone_action.services.service import one_line
 

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from keystone_action.services.postgres.passwords import scram_verifier
+from keystone_action.services.postgres.connections import scram_verifier
 from keystone_action.services.postgres.reader import read_catalogue, read_shadows
 from keystone_action.services.redefinitions import NOTHING, Catalogue, CatalogueChanges, Shadow, stand_in
 

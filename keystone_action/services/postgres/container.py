@@ -20,6 +20,7 @@ from keystone_action.engine.pulling import ensure_image
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.services.container.service import DatabaseServers, unmet_condition
+from keystone_action.services.postgres.connections import OPTIONS, SuperuserConnections, keywords, scram_verifier
 from keystone_action.services.postgres.databases import (
     PostgresCredentials,
     PostgresPlace,
@@ -27,9 +28,6 @@ from keystone_action.services.postgres.databases import (
     read_credentials,
 )
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
-from keystone_action.services.postgres.passwords import scram_verifier
-from keystone_action.services.postgres.reader import keywords
-from keystone_action.services.postgres.superuser import OPTIONS, SuperuserConnections
 from keystone_action.services.service import CellScope, Place, one_line
 from keystone_action.system.shutdown import undoing
 

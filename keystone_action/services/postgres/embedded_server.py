@@ -20,9 +20,8 @@ from keystone_action.errors import ServiceError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.own_programs import open_to_all, shared_copy
 from keystone_action.services.postgres.cells import PRISTINE, StateBefore
+from keystone_action.services.postgres.connections import SuperuserConnections, keywords
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
-from keystone_action.services.postgres.reader import keywords
-from keystone_action.services.postgres.superuser import SuperuserConnections
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import psycopg
 from psycopg import sql
 
 from keystone_action.services.database_queries import OwnRole, RefusedError, is_left_over
-from keystone_action.services.postgres.passwords import scram_verifier
-from keystone_action.services.postgres.reader import sentence, session_options
+from keystone_action.services.postgres.connections import scram_verifier, session_options
+from keystone_action.services.postgres.reader import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

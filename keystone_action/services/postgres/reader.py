@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
-from keystone_action.services.database_queries import QueryLimit
+from keystone_action.services.database_queries import ROWS_LIMIT, QueryLimit
+from keystone_action.services.postgres.connections import session_options
 from keystone_action.services.redefinitions import (
     NOTHING,
     ROUTINE,
@@ -26,8 +27,6 @@ from keystone_action.services.redefinitions import (
 if TYPE_CHECKING:
     import psycopg
 
-ROWS_LIMIT = 10_000
-"""Rows that a query keeps; that there were more is said."""
 _CONNECT_SECONDS = 10
 
 _SESSION: Mapping[str, str] = {
@@ -49,26 +48,6 @@ _SESSION: Mapping[str, str] = {
     "default_text_search_config": "pg_catalog.simple",
     "idle_in_transaction_session_timeout": "0",
 }
-
-
-def keywords(host: str, port: int, user: str, password: str, database: str) -> dict[str, Any]:
-    """For libpq: a server of ours, on this machine or on an engine's network, where nobody else listens."""
-    return {
-        "host": host,
-        "port": port,
-        "user": user,
-        "password": password,
-        "dbname": database,
-        "connect_timeout": _CONNECT_SECONDS,
-        "sslmode": "disable",
-        "gssencmode": "disable",
-    }
-
-
-def session_options(settings: Mapping[str, str]) -> str:
-    """The `options` of a connection that sets these parameters, quoted as libpq reads them."""
-    escaped = (f"-c {name}={value}".replace("\\", "\\\\").replace(" ", "\\ ") for name, value in settings.items())
-    return " ".join(option.replace("-c\\ ", "-c ", 1) for option in escaped)
 
 
 def quoted_path(schemas: Sequence[str]) -> str:

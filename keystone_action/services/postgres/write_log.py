@@ -13,6 +13,7 @@ from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.services.postgres import definition_log
 from keystone_action.services.postgres import row_comparison as comparison
+from keystone_action.services.postgres.connections import session_options
 from keystone_action.services.postgres.logical_decoding import (
     Commit,
     ReplicationSlots,
@@ -20,7 +21,6 @@ from keystone_action.services.postgres.logical_decoding import (
     drop_slot,
     read_changes,
 )
-from keystone_action.services.postgres.reader import session_options
 from keystone_action.services.service import one_line
 
 if TYPE_CHECKING:
