@@ -12,10 +12,11 @@ from support.written import FIXTURE, WAYS, log, work, written
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.postgres import logical_decoding
-from keystone_action.services.postgres.databases import PostgresPlace
+from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.service import RunningService
 
 pytestmark = pytest.mark.docker
+
 
 @pytest.fixture(scope="module")
 def server(shared_containers: ContainerWorld) -> RunningService:

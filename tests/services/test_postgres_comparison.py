@@ -10,7 +10,7 @@ import pytest
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.services.postgres import row_comparison as comparison
-from keystone_action.services.postgres.databases import PostgresPlace
+from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.postgres.row_comparison import relations
 
 Session = psycopg.Connection[Any]

@@ -12,8 +12,8 @@ from support.databases import PostgresCell, PostgresForTests
 from support.written import FIXTURE, WAYS, log, work, written
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.postgres.databases import PostgresPlace
 from keystone_action.services.postgres.embedded_server import EmbeddedServer
+from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.postgres.service import EmbeddedPostgres
 
 

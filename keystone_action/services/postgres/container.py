@@ -21,13 +21,8 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.services.container.service import DatabaseServers, unmet_condition
 from keystone_action.services.postgres.connections import OPTIONS, SuperuserConnections, keywords, scram_verifier
-from keystone_action.services.postgres.databases import (
-    PostgresCredentials,
-    PostgresPlace,
-    RetiredDatabases,
-    read_credentials,
-)
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
+from keystone_action.services.postgres.place import PostgresCredentials, PostgresPlace, read_credentials
 from keystone_action.services.service import CellScope, Place, one_line
 from keystone_action.system.shutdown import undoing
 
@@ -36,7 +31,7 @@ if TYPE_CHECKING:
 
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.container.host import ContainerHost
-    from keystone_action.services.postgres.cells import PostgresServer, StateBefore
+    from keystone_action.services.postgres.databases import PostgresServer, StateBefore
     from keystone_action.spec.models.services import ContainerService, PostgresService
 
 MAINTENANCE = "keystone"
@@ -233,7 +228,6 @@ class PostgresContainer:
         self._credentials = credentials_of_image(definition.name, definition.env)
         self._port = port_of(definition, "PGPORT", _PORT)
         self._servers = DatabaseServers(definition, self._image, host, self._server)
-        self._retired = RetiredDatabases()
 
     @property
     def name(self) -> str:
@@ -278,7 +272,7 @@ class PostgresContainer:
                 self.name, for_agent, for_host, seat.server, wanted, _failure, watches_writes=scope.watches_writes
             )
             await place.create()
-            async with undoing(partial(self._retired.add, place)) if seat.shared else nullcontext():
+            async with undoing(place.drop) if seat.shared else nullcontext():
                 yield place
 
     async def stop(self) -> None:

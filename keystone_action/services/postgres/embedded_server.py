@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 from keystone_action.errors import ServiceError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.own_programs import open_to_all, shared_copy
-from keystone_action.services.postgres.cells import PRISTINE, StateBefore
 from keystone_action.services.postgres.connections import SuperuserConnections, keywords
+from keystone_action.services.postgres.databases import PRISTINE, StateBefore
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
 from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
 

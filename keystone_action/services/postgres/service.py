@@ -7,19 +7,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.network.relay import PortRelays, RelayTarget
-from keystone_action.services.postgres.databases import (
-    PostgresCredentials,
-    PostgresPlace,
-    RetiredDatabases,
-    read_credentials,
-)
 from keystone_action.services.postgres.embedded_server import HOST, MAINTENANCE, EmbeddedServer
+from keystone_action.services.postgres.place import PostgresCredentials, PostgresPlace, read_credentials
 from keystone_action.services.service import CellScope, Place, RunningService, ServiceKind, Surroundings
 from keystone_action.spec.models.services import ContainerService, PostgresService
 from keystone_action.system.shutdown import undoing
@@ -29,7 +23,7 @@ if TYPE_CHECKING:
 
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.network.loop_thread import LoopThread
-    from keystone_action.services.postgres.cells import PostgresServer
+    from keystone_action.services.postgres.databases import PostgresServer
     from keystone_action.services.server_process import Spawner
     from keystone_action.spec.models.services import ContainerService, PostgresService
 
@@ -109,7 +103,6 @@ class EmbeddedPostgres:
         self._definition = definition
         self._credentials = credentials_from_env(definition.name, definition.env)
         self._relays = PortRelays(thread)
-        self._retired = RetiredDatabases()
         self._directory = directory  # a further server has one beside it
         self._spawner = spawner
         self._watches_writes = watches_writes
@@ -173,7 +166,7 @@ class EmbeddedPostgres:
             )
             await place.create()
             # The way there closes first: nobody comes while the database goes.
-            async with undoing(partial(self._retired.add, place)), undoing(way.aclose):
+            async with undoing(place.drop), undoing(way.aclose):
                 yield place
 
     async def _open_way(self, network: ContainerNetwork, server: EmbeddedServer, way: AsyncExitStack) -> int:

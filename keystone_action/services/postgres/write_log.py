@@ -26,7 +26,7 @@ from keystone_action.services.service import one_line
 if TYPE_CHECKING:
     import psycopg
 
-    from keystone_action.services.postgres.cells import CellDatabase
+    from keystone_action.services.postgres.databases import CellDatabase
 
 _NOT_SEEN = (
     "of unlogged tables, sequences, large objects, rights and settings, only what differs in the end is seen",
@@ -78,7 +78,7 @@ class _Seen:
 
 
 @dataclass
-class WriteWatch:
+class PostgresWrites:
     """A `WriteLog`. failure: makes the service's error of a problem."""
 
     service: str

@@ -29,7 +29,7 @@ from keystone_action.files.paths import PathMissing, PathProblem, open_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.services.database_queries import ROWS_LIMIT
 from keystone_action.services.redefinitions import NOTHING, CatalogueChanges, CatalogueEntry, Column, Name
-from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, KeptWhole, CommandLimits
+from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, CommandLimits, KeptWhole
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.own_programs import OwnPython

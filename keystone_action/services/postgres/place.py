@@ -1,0 +1,152 @@
+"""A cell's database as the run sees it, and who may use it."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from urllib.parse import quote
+
+from keystone_action.errors import ServiceError, UsageError
+from keystone_action.evidence.model import Address
+from keystone_action.services.postgres.databases import CellDatabase, PostgresServer
+from keystone_action.services.postgres.reader import PostgresReader
+from keystone_action.services.postgres.write_log import PostgresWrites
+from keystone_action.services.service import CRASHED, Place, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresCredentials:
+    """Who may use which database. trust: without a password. unique: no other cell has these names."""
+
+    user: str
+    password: str
+    database: str
+    trust: bool = False
+    unique: bool = False
+
+    @classmethod
+    def of_a_cell(cls) -> PostgresCredentials:
+        """Names that no other cell has."""
+        name = f"cell_{secrets.token_hex(6)}"
+        return cls(name, secrets.token_urlsafe(18), name, unique=True)
+
+    def address(self, host: str, port: int) -> Address:
+        """Where a server with this database is reached."""
+        user, password, database = (quote(part, safe="") for part in (self.user, self.password, self.database))
+        return Address(
+            host=host,
+            port=port,
+            url=f"postgresql://{user}:{password}@{host}:{port}/{database}",
+            user=self.user,
+            password=self.password,
+            database=self.database,
+        )
+
+
+def read_credentials(service: str, env: Mapping[str, str], *, reserved: Collection[str]) -> PostgresCredentials:
+    """User, password and database. Raises UsageError for names that PostgreSQL, or we, reserve."""
+    user = env.get("POSTGRES_USER") or "postgres"
+    database = env.get("POSTGRES_DB") or user
+    for what, name in (("POSTGRES_USER", user), ("POSTGRES_DB", database)):
+        if len(name.encode()) > 63 or "\0" in name or "\n" in name:
+            raise UsageError(f"service {service}: {what} must be one line of at most 63 bytes")
+    if user.startswith("pg_") or database in reserved or user in ("public", "none"):
+        raise UsageError(f"service {service}: the name {user!r} or {database!r} is reserved in PostgreSQL")
+    password = env.get("POSTGRES_PASSWORD") or secrets.token_urlsafe(18)
+    return PostgresCredentials(user, password, database, trust=env.get("POSTGRES_HOST_AUTH_METHOD") == "trust")
+
+
+class PostgresPlace(Place):
+    """One cell's database. failure: makes the service's error of a problem; may block. watches_writes: see
+    CellScope."""
+
+    def __init__(
+        self,
+        name: str,
+        for_agent: Address,
+        for_host: Address,
+        server: PostgresServer,
+        wanted: PostgresCredentials,
+        failure: Callable[[PostgresServer, str], ServiceError],
+        *,
+        watches_writes: bool = False,
+    ) -> None:
+        cell = CellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
+        reader = PostgresReader(
+            server.address(cell.reader, cell.reader_password, cell.database),
+            search_path=lambda: cell.before.schemas,
+            prepare=cell.prepare,
+            changes=lambda: cell.changes,
+        )
+        self._watch = PostgresWrites(name, cell, partial(failure, server)) if watches_writes else None
+        super().__init__(name, for_agent, for_host, database=reader, writes=self._watch)
+        self.cell = cell
+        self._failure = failure
+
+    async def create(self) -> None:
+        """A fresh database. Raises ServiceError."""
+        await self._run("could not make a database for a cell", self.cell.create)
+
+    async def run_sql(self, script: str) -> None:
+        """See Place."""
+        await self._run("refused a fixture", lambda: self.cell.run_script(script), script)
+
+    async def seal(self) -> None:
+        """See Place. For when setup has changed the database."""
+        import anyio.to_thread
+
+        await anyio.to_thread.run_sync(self.require_unbroken)
+        await self._run("can't be looked at after its fixtures and setup", self.cell.remember)
+        if self._watch is not None:
+            await self._run("can't be watched", self._watch.begin)
+
+    def settle(self) -> None:
+        """See Place. Ends the agent's sessions."""
+        import psycopg
+
+        self.require_unbroken()
+        try:
+            self.cell.end_sessions()
+            if self._watch is not None:
+                self._watch.end()
+        except psycopg.Error as error:
+            raise self._failure(self.cell.server, f"went away: {one_line(error)}") from None
+
+    def require_unbroken(self) -> None:
+        """See Place."""
+        if self.cell.server.crashed:
+            raise self._failure(self.cell.server, CRASHED)
+
+    async def drop(self) -> None:
+        """The cell has been graded: nobody gets into its database any more. What can't be dropped now goes with the
+        server. Never raises."""
+        import anyio.to_thread
+        import psycopg
+
+        with contextlib.suppress(psycopg.Error):
+            await anyio.to_thread.run_sync(self._drop)
+
+    def _drop(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+        self.cell.drop()
+
+    async def _run(self, what: str, call: Callable[[], None], script: str = "") -> None:
+        import anyio.to_thread
+        import psycopg
+
+        try:
+            await anyio.to_thread.run_sync(call)
+        except psycopg.Error as error:
+            problem = f"{what}{_position(error, script)}: {one_line(error)}"
+            raise await anyio.to_thread.run_sync(self._failure, self.cell.server, problem) from None
+
+
+def _position(error: Any, script: str) -> str:
+    """` at line 3` when the server said where."""
+    position = getattr(getattr(error, "diag", None), "statement_position", None)
+    return f" at line {script[: int(position) - 1].count(chr(10)) + 1}" if position and script else ""
