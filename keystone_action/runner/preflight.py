@@ -112,14 +112,12 @@ def _refuse_what_processes_lack(loaded: LoadedSpec, options: Options) -> None:
         )
 
 
-def substituted_services(specs: Sequence[LoadedSpec], planned: Plan) -> tuple[str, ...]:
-    """What runs in place of an image that was asked for, a sentence each."""
-    planned_ids = {cell.loaded.spec.id for cell in planned.cells}
+def substituted_services(specs: Sequence[LoadedSpec]) -> tuple[str, ...]:
+    """What runs in place of an image that was asked for where there is no engine, a sentence each."""
     return tuple(
         f"service {service.name} of {loaded.spec.id}: embedded PostgreSQL instead of the image {service.image}"
         + _without_effect(service)
         for loaded in specs
-        if loaded.spec.id in planned_ids
         for service in loaded.spec.services
         if isinstance(service, ServerBase) and service.kind == "postgres" and service.image
     )

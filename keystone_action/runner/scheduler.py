@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
@@ -14,14 +14,18 @@ import anyio
 
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.journal import FinishedCells
+from keystone_action.runner.shared_services import most_at_once
 from keystone_action.scoring.aggregate import with_money_of
 from keystone_action.scoring.composite import opening_line
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.runner.cell.cell import Attempt
-    from keystone_action.spec.plan import Cell
+    from keystone_action.runner.model_access import Spending
+    from keystone_action.spec.plan import Cell, Plan
 
+_SHOWN_NAMES = 50
 RunCell = Callable[["Cell"], Awaitable["Attempt"]]
 EntryOf = Callable[["Cell", CellResult], Awaitable[JournalEntry]]
 
@@ -202,3 +206,73 @@ def not_run(cell: Cell, why: str) -> CellResult:
         reason=f"not run: {why}",
         attempts=0,
     )
+
+
+def make_schedule(
+    planned: Plan, options: Options, finished: Mapping[str, CellResult], refusal: Callable[[], str] = str
+) -> tuple[Schedule, list[str]]:
+    """How the cells are run, and what people should know of it."""
+    loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
+    specs = {spec_id: one.spec for spec_id, one in loaded.items()}
+    fail_fast = frozenset(spec_id for spec_id, one in loaded.items() if one.fail_fast)
+    whole: list[str] = []
+    if options.cells.shard is not None:
+        # Shards run at once, and `keystone merge` wants every cell of each.
+        whole = [f"fail_fast of {spec_id} is for runs without shards: all its cells are run" for spec_id in fail_fast]
+        fail_fast = frozenset()
+    asked = {
+        # A run that stops at the first failure runs one cell after the other, even if the call allows more.
+        spec_id: 1 if spec_id in fail_fast else most_at_once(spec, options)
+        for spec_id, spec in specs.items()
+    }
+    schedule = Schedule(
+        concurrency=max(asked.values(), default=1),
+        per_spec=asked if len(set(asked.values())) > 1 else {},
+        retries={
+            spec_id: spec.scoring.retry_errors if options.running.retry_errors is None else options.running.retry_errors
+            for spec_id, spec in specs.items()
+        },
+        agent_retries={spec_id: one.agent_retries for spec_id, one in loaded.items()},
+        deadline=None if options.running.timeout is None else time.monotonic() + options.running.timeout,
+        refusal=refusal,
+        fail_fast=fail_fast,
+        stopped=stopped_before(planned, finished, fail_fast),
+    )
+    return schedule, sorted(whole)
+
+
+def stopped_before(planned: Plan, finished: Mapping[str, CellResult], fail_fast: Collection[str]) -> dict[str, str]:
+    """Specs that an earlier part of this run stopped, with the cell at which: `--resume` goes on from there."""
+    found: dict[str, str] = {}
+    for cell in planned.cells:
+        result = finished.get(cell.id)
+        if cell.loaded.spec.id in fail_fast and result is not None and result.verdict != "pass":
+            found.setdefault(cell.loaded.spec.id, cell.id)
+    return found
+
+
+def fail_fast_notices(schedule: Schedule) -> list[str]:
+    """What was left out by `fail_fast`, by name: neither passed nor failed."""
+    notices = []
+    for spec_id, at in schedule.stopped.items():
+        names = [cell.id for cell in schedule.left_out if cell.loaded.spec.id == spec_id]
+        more = f" and {len(names) - _SHOWN_NAMES} more" if len(names) > _SHOWN_NAMES else ""
+        if names:
+            listed = ", ".join(names[:_SHOWN_NAMES])
+            notices.append(f"fail_fast: {at} did not pass, so these were not run: {listed}{more}")
+    return notices
+
+
+def budget_notices(spending: Spending, results: Collection[CellResult]) -> list[str]:
+    """What people should know of a run with a limit of money: what it stopped, and what it could not count."""
+    if spending.limit is None:
+        return []
+    notices = []
+    left = sum(result.attempts == 0 for result in results)
+    if left and (why := spending.refusal()):
+        notices.append(f"max-cost-usd: {why}; not run: {left:,} of {len(results):,} cells")
+    if unknown := sum(
+        result.usage.get("spent_usd", 0) is None or result.judge_usage.get("cost_usd", 0) is None for result in results
+    ):
+        notices.append(f"max-cost-usd: what {unknown:,} of {len(results):,} cells cost is unknown, and is not counted")
+    return notices

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.runner.model_access import Spending
-from keystone_action.runner.run import budget_notices
+from keystone_action.runner.scheduler import budget_notices
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import CellResult
 

@@ -57,96 +57,6 @@ if TYPE_CHECKING:
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.plan import Cell, Plan
 
-MOST_NAMED = 500
-"""Files that have a fact each; more of them are one fact together."""
-TOGETHER = "and others beside them"
-_STATUS = ("--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=none")
-_NEVER_READ = frozenset({".git", "__pycache__"})
-
-
-def script_folders(loaded: LoadedSpec) -> list[Path]:
-    """The folders of what a spec's checks run on the host; of a command, the spec's own."""
-    checks = [one.check for one in loaded.spec.invariants.values()]
-    checks += [one.check for scenario in loaded.scenarios for one in scenario.invariants.values()]
-    found: dict[Path, None] = {}
-    for check in checks:
-        if isinstance(check, Check) and check.on_host:
-            named = [leaf.value for leaf in leaves(check) if leaf.marker(AuthorPath) is not None]
-            found |= dict.fromkeys((loaded.directory / path).resolve().parent for path in named)
-            if not named:
-                found[loaded.directory.resolve()] = None
-    return list(found)
-
-
-def helper_facts(
-    loaded: LoadedSpec, digester: TreeDigester, *, counted: Iterable[Path], results: Iterable[Path]
-) -> dict[str, str]:
-    """Digests by paths relative to the spec. counted: files and folders that the identity has already. results: folders
-    that hold some, of this run or others."""
-    folders = script_folders(loaded)
-    if not folders:
-        return {}
-    left_out = _LeftOut([*counted, *results])
-    found: dict[str, str] = {}
-    for path in _candidates(enclosing_root(loaded.directory.resolve()), folders):
-        if not left_out(path):
-            name = os.fsencode(os.path.relpath(path, loaded.directory)).decode("utf-8", "backslashreplace")
-            found[name] = _digest(path, digester)
-    return found if len(found) <= MOST_NAMED else {TOGETHER: _together(found)}
-
-
-def _candidates(root: Path, folders: Iterable[Path]) -> Iterator[Path]:
-    try:
-        changes = git.run_git("status", *_STATUS, directory=root)
-        top = Path(os.fsdecode(git.run_git("rev-parse", "--show-toplevel", directory=root).rstrip(b"\n")))
-    except git.GitFailed:
-        yield from dict.fromkeys(path for folder in folders for path in _files_below(folder))
-        return
-    for entry in filter(None, changes.split(b"\0")):
-        path = top / os.fsdecode(entry[3:])
-        if not entry.startswith(b"??") or any(path.is_relative_to(folder) for folder in folders):
-            yield path
-
-
-def _files_below(folder: Path) -> Iterator[Path]:
-    for place, folders, files in walk(folder):
-        folders[:] = [name for name in folders if name not in _NEVER_READ and not holds_results(Path(place, name))]
-        yield from (Path(place, name) for name in files)
-
-
-class _LeftOut:
-    """Whether a path is counted elsewhere, or never read."""
-
-    def __init__(self, places: Iterable[Path]) -> None:
-        self._places = {place.resolve() for place in places}
-        self._known: dict[Path, bool] = {}
-
-    def __call__(self, path: Path) -> bool:
-        return path in self._places or path.name in _NEVER_READ or self._folder(path.parent)
-
-    def _folder(self, folder: Path) -> bool:
-        if folder not in self._known:
-            here = folder in self._places or folder.name in _NEVER_READ or holds_results(folder)
-            self._known[folder] = here or (folder != folder.parent and self._folder(folder.parent))
-        return self._known[folder]
-
-
-def _digest(path: Path, digester: TreeDigester) -> str:
-    try:
-        status = path.lstat()
-    except OSError:
-        return "not there"
-    if stat.S_ISDIR(status.st_mode):  # a repository in this one
-        return digester.folder(path, lambda _, __: False).content
-    target = f"link to {os.fspath(path.readlink())!a}: " if stat.S_ISLNK(status.st_mode) else ""
-    return f"{target}{'program ' if status.st_mode & stat.S_IXUSR else ''}{digester.file(path)}"
-
-
-def _together(found: Mapping[str, str]) -> str:
-    lines = "".join(f"{name!r} {value!r}\n" for name, value in sorted(found.items()))
-    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
-
-
 _ENGINE_SECONDS = 5
 
 
@@ -432,3 +342,97 @@ def image_fact(attributes: ImageRecord) -> str:
     """The digest that a registry has the image under, on every machine; else its id on this one."""
     digests = sorted(text.partition("@")[2] for text in attributes.get("RepoDigests") or ())
     return digests[0] if digests else f"{LOCAL}{attributes.get('Id', '')}"
+
+
+MOST_NAMED = 500
+"""Files that have a fact each; more of them are one fact together."""
+TOGETHER = "and others beside them"
+_STATUS = ("--porcelain=v1", "-z", "--untracked-files=all", "--no-renames", "--ignore-submodules=none")
+_NEVER_READ = frozenset({".git", "__pycache__"})
+
+
+def script_folders(loaded: LoadedSpec) -> list[Path]:
+    """The folders of what a spec's checks run on the host; of a command, the spec's own."""
+    checks = [one.check for one in loaded.spec.invariants.values()]
+    checks += [one.check for scenario in loaded.scenarios for one in scenario.invariants.values()]
+    found: dict[Path, None] = {}
+    for check in checks:
+        if isinstance(check, Check) and check.on_host:
+            named = [leaf.value for leaf in leaves(check) if leaf.marker(AuthorPath) is not None]
+            found |= dict.fromkeys((loaded.directory / path).resolve().parent for path in named)
+            if not named:
+                found[loaded.directory.resolve()] = None
+    return list(found)
+
+
+def helper_facts(
+    loaded: LoadedSpec, digester: TreeDigester, *, counted: Iterable[Path], results: Iterable[Path]
+) -> dict[str, str]:
+    """What host scripts can read of a checkout beside themselves, where the commit does not say it: digests by paths
+    relative to the spec. These are files that differ from the commit, and files that git does not know in the folders
+    of the scripts; outside a repository all files of these folders. What `.gitignore` names does not count: nobody
+    keeps there what a check needs, and builds change it.
+
+    counted: files and folders that the identity has already. results: folders with results, of this run or others."""
+    folders = script_folders(loaded)
+    if not folders:
+        return {}
+    left_out = _LeftOut([*counted, *results])
+    found: dict[str, str] = {}
+    for path in _candidates(enclosing_root(loaded.directory.resolve()), folders):
+        if not left_out(path):
+            name = os.fsencode(os.path.relpath(path, loaded.directory)).decode("utf-8", "backslashreplace")
+            found[name] = _digest(path, digester)
+    return found if len(found) <= MOST_NAMED else {TOGETHER: _together(found)}
+
+
+def _candidates(root: Path, folders: Iterable[Path]) -> Iterator[Path]:
+    try:
+        changes = git.run_git("status", *_STATUS, directory=root)
+        top = Path(os.fsdecode(git.run_git("rev-parse", "--show-toplevel", directory=root).rstrip(b"\n")))
+    except git.GitFailed:
+        yield from dict.fromkeys(path for folder in folders for path in _files_below(folder))
+        return
+    for entry in filter(None, changes.split(b"\0")):
+        path = top / os.fsdecode(entry[3:])
+        if not entry.startswith(b"??") or any(path.is_relative_to(folder) for folder in folders):
+            yield path
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, folders, files in walk(folder):
+        folders[:] = [name for name in folders if name not in _NEVER_READ and not holds_results(Path(place, name))]
+        yield from (Path(place, name) for name in files)
+
+
+class _LeftOut:
+    """Whether a path is counted elsewhere, or never read."""
+
+    def __init__(self, places: Iterable[Path]) -> None:
+        self._places = {place.resolve() for place in places}
+        self._known: dict[Path, bool] = {}
+
+    def __call__(self, path: Path) -> bool:
+        return path in self._places or path.name in _NEVER_READ or self._folder(path.parent)
+
+    def _folder(self, folder: Path) -> bool:
+        if folder not in self._known:
+            here = folder in self._places or folder.name in _NEVER_READ or holds_results(folder)
+            self._known[folder] = here or (folder != folder.parent and self._folder(folder.parent))
+        return self._known[folder]
+
+
+def _digest(path: Path, digester: TreeDigester) -> str:
+    try:
+        status = path.lstat()
+    except OSError:
+        return "not there"
+    if stat.S_ISDIR(status.st_mode):  # a repository in this one
+        return digester.folder(path, lambda _, __: False).content
+    target = f"link to {os.fspath(path.readlink())!a}: " if stat.S_ISLNK(status.st_mode) else ""
+    return f"{target}{'program ' if status.st_mode & stat.S_IXUSR else ''}{digester.file(path)}"
+
+
+def _together(found: Mapping[str, str]) -> str:
+    lines = "".join(f"{name!r} {value!r}\n" for name, value in sorted(found.items()))
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()

@@ -22,6 +22,7 @@ import anyio
 
 from keystone_action.errors import KeystoneError, OutputError, UsageError
 from keystone_action.files.descent import open_plain
+from keystone_action.files.git.commits import refuse_committed_link
 from keystone_action.files.kept_output import write_all
 from keystone_action.runner.journal.entries import (
     JOURNAL_ADVICE,
@@ -34,9 +35,11 @@ from keystone_action.runner.journal.entries import (
     read_journal_lines,
 )
 from keystone_action.runner.journal.identity import Identity
+from keystone_action.scoring.document import RESULTS_FILE
 from keystone_action.scoring.results import CellResult
 
 if TYPE_CHECKING:
+    from keystone_action.options.model import Options
     from keystone_action.spec.plan import Cell
 
 _CHUNK = 1 << 20
@@ -284,3 +287,29 @@ class FinishedCells:
         self._done += len(cells)
         self._written.set()
         self._written = anyio.Event()
+
+
+def make_output_directory(options: Options, run_id: str) -> Path:
+    """The directory for results, made. Raises OutputError, or UsageError when results are already there, or a commit
+    decides where it leads."""
+    if options.running.resume is not None:
+        return options.caller.directory / options.running.resume
+    wanted = options.reports.output or Path(".keystone") / "runs" / run_id
+    directory = options.caller.directory / wanted
+    refuse_committed_link(options.caller.directory, wanted)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        if options.reports.output is None:
+            _hide_from_git(options.caller.directory / ".keystone")
+    except OSError as error:
+        raise output_error(directory, error) from error
+    if (directory / RESULTS_FILE).exists():
+        raise already_there(directory)
+    return directory
+
+
+def _hide_from_git(directory: Path) -> None:
+    """Results of local runs don't belong in commits. pytest hides its cache in this way as well."""
+    ignore = directory / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("*\n", "utf-8")

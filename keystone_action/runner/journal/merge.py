@@ -19,7 +19,6 @@ from keystone_action import __version__
 from keystone_action.errors import HarnessError, UsageError
 from keystone_action.files.copies import copy_entries
 from keystone_action.files.descent import open_plain
-from keystone_action.runner.assemble import baseline_notice
 from keystone_action.runner.journal.earlier_runs import beside_baseline
 from keystone_action.runner.journal.entries import (
     JOURNAL_FILE,
@@ -35,8 +34,9 @@ from keystone_action.runner.journal.identity import (
     identity_differences,
     join_identities,
 )
-from keystone_action.runner.journal.journal import output_error, write_journal
-from keystone_action.runner.run import Ran, make_output_directory
+from keystone_action.runner.journal.journal import make_output_directory, output_error, write_journal
+from keystone_action.runner.results import baseline_notice
+from keystone_action.runner.run import Ran
 from keystone_action.scoring.composite import misfit
 from keystone_action.scoring.document import RESULTS_FILE, require_schema_version, run_from_document
 from keystone_action.scoring.results import RunResult

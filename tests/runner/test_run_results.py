@@ -10,7 +10,7 @@ import pytest
 from support.repositories import commit, git
 
 from keystone_action.options.model import Options
-from keystone_action.runner.assemble import WATCHED_DISK, git_sha, sandbox_of
+from keystone_action.runner.results import WATCHED_DISK, git_sha, sandbox_of
 
 
 def committed(directory: Path) -> str:
@@ -30,13 +30,13 @@ def test_the_commit_is_the_one_of_the_directory(tmp_path: Path, monkeypatch: pyt
 
 def test_what_this_process_cannot_do_is_said_of_each_sandbox(tmp_path: Path) -> None:
     """It goes into the journal, so a run that is resumed elsewhere says it too."""
-    assembly: Any = SimpleNamespace(
+    planned: Any = SimpleNamespace(
         options=Options.of(specs=(), directory=tmp_path, not_enforced=("secrets stay readable",)),
-        sandbox=SimpleNamespace(isolation=("user",), not_enforced=("no Landlock",)),
         facilities=SimpleNamespace(images={"boxed": "image"}),
         specs=(),
     )
+    provider: Any = SimpleNamespace(isolation=("user",), not_enforced=("no Landlock",))
     specs: list[Any] = [SimpleNamespace(id=name, resources=SimpleNamespace(disk=1)) for name in ("boxed", "plain")]
-    boxed, plain = (sandbox_of(assembly, spec) for spec in specs)
+    boxed, plain = (sandbox_of(planned, provider, spec) for spec in specs)
     assert (boxed.kind, boxed.not_enforced) == ("docker", (WATCHED_DISK, "secrets stay readable"))
     assert (plain.kind, plain.not_enforced) == ("process", ("no Landlock", "secrets stay readable"))
