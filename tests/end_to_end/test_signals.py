@@ -30,7 +30,7 @@ from keystone_action.system import signals
 TWO = "parallelism: {replicas: 2, max_concurrency: 1}"
 WATCHED = "{file_changes: true}"
 """So that what the agent left is looked at in a thread, as it is wherever that may take a while."""
-SOON = "within('signals', RUN_SECONDS=1.0)\n"
+SOON = "within('system.signals', RUN_SECONDS=1.0)\n"
 FIRST = "only=lambda before, after: not os.path.exists('compare_entries.reached')"
 INT, TERM = signal.SIGINT, signal.SIGTERM
 """One handler takes both: each place meets one of them, each of them several places."""
@@ -186,7 +186,7 @@ def test_a_run_that_hangs_says_how_to_remove_what_it_left_on_the_engine(
 
 
 def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -> None:
-    run = driven("within('signals', _EXIT_SECONDS=2.0)\nat('report.write', 'html_pieces', hang)")
+    run = driven("within('system.signals', _EXIT_SECONDS=2.0)\nat('report.write', 'html_pieces', hang)")
     run.until("html_pieces")
     run.process.send_signal(signal.SIGTERM)
     code, err = run.end()
@@ -199,7 +199,7 @@ def test_reports_that_hang_keep_the_process_no_longer_than_it_has(driven: Any) -
     "place", ["at('runner.cell.seal', 'compare_entries', seize)", "at('report.write', 'html_pieces', seize)"]
 )
 def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str) -> None:
-    run = driven(f"within('signals', _KILL_SECONDS=2.0)\n{place}")
+    run = driven(f"within('system.signals', _KILL_SECONDS=2.0)\n{place}")
     run.until(place.split("'")[3])
     run.process.send_signal(signal.SIGTERM)
     assert run.end()[0] == -signal.SIGKILL
@@ -210,7 +210,7 @@ def test_code_that_keeps_the_interpreters_lock_is_killed(driven: Any, place: str
 def test_without_a_signal_nobody_is_killed(driven: Any) -> None:
     # Longer than the watchdog would give it: only the wait of the program under test, not of an outcome.
     wait = "lambda name: time.sleep(3)"
-    run = driven(f"within('signals', _KILL_SECONDS=2.0)\nat('report.write', 'html_pieces', {wait})")
+    run = driven(f"within('system.signals', _KILL_SECONDS=2.0)\nat('report.write', 'html_pieces', {wait})")
     assert run.end()[0] == 0
     assert run.verdicts == ["pass"]
 
