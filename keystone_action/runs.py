@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from keystone_action.errors import UsageError
-from keystone_action.gate.specs import specs_to_run
 from keystone_action.options.model import MAX_JOBS, Options
+from keystone_action.runner.preflight import GatedSpecs
+from keystone_action.runner.specs import load_specs
 from keystone_action.scoring.aggregate import exit_code_of
 from keystone_action.scoring.results import RunResult
 from keystone_action.system import environment, signals
@@ -132,3 +133,12 @@ def join(options: Options) -> Evaluation:
         ran = merge_shards(options)
         write_reports(ran.result, ran.directory)
     return Evaluation(ran.result, ran.directory, exit_code_of(ran.result, options.verdict.fail_on))
+
+
+def specs_to_run(options: Options, base: ChangeBase) -> GatedSpecs:
+    """All specs of a call, beside those of the base commit where there is one. Raises UsageError and SpecError."""
+    if base.commit is None and not base.problem and options.cells.spec_from == "head":
+        return GatedSpecs(load_specs(options))
+    from keystone_action.gate.compare import gated_specs
+
+    return gated_specs(options, base)

@@ -12,12 +12,12 @@ from keystone_action.gate import base_commit
 from keystone_action.gate.base_commit import BaseCommit
 from keystone_action.gate.change_base import NO_BASE, ChangeBase
 from keystone_action.gate.compare import gated_specs
-from keystone_action.gate.specs import specs_to_run
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
 from keystone_action.runner.journal.identification import run_facts
 from keystone_action.runner.journal.identity import explain_differences, identity_differences
 from keystone_action.runner.preflight import GatedSpecs
+from keystone_action.runs import specs_to_run
 from keystone_action.spec.loading.loader import load
 
 SPEC = """
