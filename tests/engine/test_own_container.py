@@ -21,7 +21,7 @@ INSIDE = """
 import asyncio, dataclasses, json, os, sys
 from pathlib import Path
 sys.path[:0] = ["/packages", "/source"]
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 from keystone_action.sandbox.containers.sandboxes import start_docker
 from keystone_action.engine.connect import connect
 from keystone_action.engine.own_container import find_own_container
@@ -35,7 +35,7 @@ async def main(root, mode):
         workspace = root / "workspace"
         workspace.mkdir()
         (workspace / "given").write_text("given")
-        sandbox = await provider.open(workspace, limits=Limits())
+        sandbox = await provider.open(workspace, limits=CommandLimits())
         done = await sandbox.run(Command(("sh", "-c", "cat given; echo made >made")))
         own = find_own_container(client)
         return {

@@ -37,11 +37,11 @@ def command(own, expected):
 before = len(os.listdir("/proc/self/fd"))
 for prepares in (False, True, True, False):
     if prepares:
-        landlock.prepare(lasting, version)
-        landlock.prepare(lasting, version)
+        landlock.prepare_ruleset(lasting, version)
+        landlock.prepare_ruleset(lasting, version)
     command(one, [shared, one])
     command(other, [shared, other])
-landlock.prepare([], version)
+landlock.prepare_ruleset([], version)
 command(one, [shared, one])
 print(len(os.listdir("/proc/self/fd")) - before, "descriptors more")
 """

@@ -238,14 +238,14 @@ def test_a_launcher_that_is_killed_is_an_error() -> None:
 VICTIM = """
 import asyncio, sys
 from pathlib import Path
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 from keystone_action.sandbox.processes.sandboxes import start
 
 async def main():
     sandboxes = await start()
     workspace = sandboxes.root / "w"
     workspace.mkdir()
-    sandbox = await sandboxes.open(workspace, limits=Limits())
+    sandbox = await sandboxes.open(workspace, limits=CommandLimits())
     mark = sys.argv[1]
     service = await sandboxes.spawn_service(["sleep", mark], {"PATH": "/usr/bin:/bin"}, Path("/"), uid=True)
     print(sandboxes.root, sandboxes.launcher.pid, flush=True)

@@ -18,7 +18,7 @@ STARTS = """
 import asyncio, json, sys
 from pathlib import Path
 from keystone_action.errors import SandboxError
-from keystone_action.system.command import Command, Limits
+from keystone_action.system.command import Command, CommandLimits
 from keystone_action.sandbox.processes.sandboxes import start
 
 group, seconds = Path(sys.argv[1]), float(sys.argv[2])
@@ -28,7 +28,7 @@ async def main():
     try:
         workspace = sandboxes.root / "w"
         workspace.mkdir()
-        sandbox = await sandboxes.open(workspace, limits=Limits())
+        sandbox = await sandboxes.open(workspace, limits=CommandLimits())
         async def release():
             await asyncio.sleep(seconds)
             (group / "pids.max").write_text("max")
