@@ -50,7 +50,7 @@ class LongText:
     def read(self, what: str) -> bytes:
         """All of it. Raises TooMuchPrinted, OSError."""
         if self.file is None or self.size > self.limit:
-            raise TooMuchPrinted(f"{what} has {self.size:,} bytes, of which at most {self.limit:,} can be judged")
+            raise TooMuchPrinted(f"{what} has {self.size:,} bytes; at most {self.limit:,} can be judged")
         return self.file.read_bytes()
 
     def start(self, size: int) -> bytes:

@@ -132,7 +132,7 @@ class CheckContext(Protocol):
 
     async def host(self, files: Mapping[str, bytes]) -> HostWorld:
         """For the author's own scripts, with the files of ours that it is to read, by relative path. cwd is a
-        throw-away copy of the workspace from which links that lead outside were removed; `host_removed_links` lists
+        throw-away copy of the workspace, without the links that lead outside; `host_removed_links` lists
         them."""
 
     @property

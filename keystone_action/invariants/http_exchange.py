@@ -266,7 +266,7 @@ class ExpectedResponse(StrictModel):
     """What is expected of a response; all of it must hold."""
 
     status: Annotated[Operators | Any, BeforeValidator(_valid_status)] = None
-    """A status, a list of which it is one, or operators; without it, 200 to 299.
+    """A status, a list of allowed ones, or operators; without it, 200 to 299.
 
     Example: `201`
     Example: `[200, 204]`

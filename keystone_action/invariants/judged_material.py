@@ -129,7 +129,7 @@ def _trace(evidence: Evidence, most: int | None) -> Material:
         with evidence.trace.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if most is None and size > WHOLE_LIMIT:
-                raise NothingToJudge(f"the trace has {size:,} bytes, of which at most {WHOLE_LIMIT:,} can be judged")
+                raise NothingToJudge(f"the trace has {size:,} bytes; at most {WHOLE_LIMIT:,} can be judged")
             text = file.read(most or WHOLE_LIMIT).decode("utf-8", "replace")
     except FileNotFoundError:
         text, size = "", 0

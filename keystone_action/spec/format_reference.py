@@ -124,7 +124,7 @@ def _mapping(model: type[BaseModel]) -> str:
 
 
 def _types(*models: type[BaseModel]) -> str:
-    """What `type` must say for models of which there are several."""
+    """What `type` must say, where several models have one."""
     fields = [one.model_fields["type"] for one in models if "type" in one.model_fields]
     words = [word for field in fields for word in get_args(field.annotation)]
     return f"type: {', '.join(words)}\n\n" if words else ""
@@ -194,7 +194,7 @@ class _Described(GenerateJsonSchema):
 
 
 def _exclusions(model: type[BaseModel]) -> dict[str, Any]:
-    """Keys of which exactly one is given, or at most one."""
+    """Keys that exclude each other: exactly one is given, or at most one."""
     if model in EXACTLY_ONE:
         return {"oneOf": [{"required": [key]} for key in EXACTLY_ONE[model].values()]}
     names = next((names for kind, names in AT_MOST_ONE.items() if issubclass(model, kind)), {})

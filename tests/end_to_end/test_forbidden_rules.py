@@ -58,7 +58,7 @@ GETS_OUT = [
         "the URL of request 1 to api",
     ),
     (CALL.format("'/', json.dumps({'a': secret}).encode()"), "the body of request 1 to api"),
-    ("sys.stdout.write('x' * (65 << 20))", "stdout has 68,157,440 bytes, of which at most 67,108,864"),
+    ("sys.stdout.write('x' * (65 << 20))", "stdout has 68,157,440 bytes; at most 67,108,864"),
 ]
 """How an agent gives a secret away, and where it is found."""
 

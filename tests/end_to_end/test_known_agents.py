@@ -23,7 +23,7 @@ from keystone_action.pricing import cost_of
 HARMLESS = (
     "egress: deny leaves ports of this machine open",
     "egress: deny lets single datagrams through",
-    " × result or message of which only the beginning was kept",
+    " × result or message that was kept only in part",
 )
 """Notices of what these specs ask for: no egress, and a very long prompt."""
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]

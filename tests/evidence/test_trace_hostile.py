@@ -114,8 +114,8 @@ def test_long_texts_are_cut_and_said():
     (call,) = trace.tool_calls
     assert call.arguments == {"file_path": "a", "content": "x" * building.ARGUMENT_LIMIT + "…"}
     assert call.result == "y" * building.TEXT_LIMIT + "…"
-    assert "1 × tool call of whose arguments only the beginnings were kept" in trace.not_understood
-    assert "1 × result or message of which only the beginning was kept" in trace.not_understood
+    assert "1 × tool call whose arguments were kept only in part" in trace.not_understood
+    assert "1 × result or message that was kept only in part" in trace.not_understood
 
 
 def test_arguments_are_whole_or_left_out(monkeypatch):

@@ -112,7 +112,7 @@ def test_what_was_not_kept_whole_is_not_judged(played: Played) -> None:
     found = played.statuses("too much")
     assert found == {"no_password": "fail", "stdout": "fail", "exact": "fail", "made": "pass", "runs": "pass"}
     message = played.checks("too much")["exact"]["message"]
-    assert "has 68,157,440 bytes, of which at most 67,108,864 can be judged" in message
+    assert "has 68,157,440 bytes; at most 67,108,864 can be judged" in message
 
 
 @IN_EACH

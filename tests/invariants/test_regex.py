@@ -151,7 +151,7 @@ def test_an_output_is_looked_at_whole(tmp_path: Path, source: str, word: str, st
 def test_an_output_that_was_not_kept_whole_is_not_looked_at(tmp_path: Path, source: str) -> None:
     kept = long(tmp_path, "x" * 5000, limit=4999)
     agent = AgentRun(output="cut", stdout="cut", long_output=kept, long_stdout=kept)
-    with pytest.raises(TooMuchPrinted, match=r"has 5,000 bytes, of which at most 4,999 can be judged"):
+    with pytest.raises(TooMuchPrinted, match=r"has 5,000 bytes; at most 4,999 can be judged"):
         over(tmp_path, NO_PASSWORD, source, agent=agent)
 
 
@@ -182,7 +182,7 @@ def test_a_trace_is_looked_at_whole(tmp_path: Path) -> None:
     found.trace.write_text("x" * (5 << 20) + "hunter2")
     assert gather_material(found, "trace").text.endswith("hunter2")
     os.truncate(found.trace, (64 << 20) + 1)
-    with pytest.raises(NothingToJudge, match="the trace has 67,108,865 bytes, of which at most 67,108,864"):
+    with pytest.raises(NothingToJudge, match="the trace has 67,108,865 bytes; at most 67,108,864"):
         gather_material(found, "trace")
     assert collect_material(found, "trace").size == (64 << 20) + 1
 

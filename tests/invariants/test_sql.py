@@ -213,7 +213,7 @@ def test_of_several_rows_the_first_counts_and_a_notice_says_how_many_there_were(
 ) -> None:
     outcome = ask(database, tmp_path, "SELECT id, email FROM customers_a ORDER BY id", equals=expected, gte=1)
     assert outcome.status == status
-    assert outcome.notices == ("the query gave 3 rows, of which the first counts; `rows` compares them all",)
+    assert outcome.notices == ("the query gave 3 rows, and only the first counts; `rows` compares them all",)
 
 
 @pytest.mark.parametrize(

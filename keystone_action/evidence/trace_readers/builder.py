@@ -84,7 +84,8 @@ def text(source: Mapping[str, Any], name: str) -> str:
 
 
 def identifier(source: Mapping[str, Any], name: str) -> str:
-    """The text under `name`, by which things are joined; of a very long one its digest, which tells it apart too."""
+    """The text under `name`, when it joins a call with its result; a very long one is replaced by its digest, which
+    tells it apart too."""
     value = text(source, name)
     if len(value) > NAME_LIMIT:
         return hashlib.sha256(value.encode("utf-8", "replace")).hexdigest()
@@ -161,7 +162,7 @@ command that ran is cut."""
 TEXTS_LIMIT = 8 << 20
 ARGUMENTS_LIMIT = 16 << 20
 """Characters kept of all results and messages, and of all arguments, of one trace."""
-CUT_ARGUMENTS = "tool call of whose arguments only the beginnings were kept"
+CUT_ARGUMENTS = "tool call whose arguments were kept only in part"
 """Stands among what was not understood."""
 _LITTLE = 256
 """Characters of a text or of a call's arguments that are kept even when the limit for all of them is reached."""
@@ -346,7 +347,7 @@ class TraceBuilder:
     def _text(self, text: str) -> str:
         limit = TEXT_LIMIT if self._texts < TEXTS_LIMIT else _LITTLE
         if len(text) > limit:
-            self._skipped["result or message of which only the beginning was kept"] += 1
+            self._skipped["result or message that was kept only in part"] += 1
         text = kept_text(text, limit)
         self._texts += len(text)
         return text

@@ -125,7 +125,7 @@ class Guard:
         return self._find(name, path, target)
 
     def _with_authors_portions(self, name: str, path: Any, inside: Any) -> Any:
-        """A namespace package, of whose folders in the workspace only those count that have modules of the author's."""
+        """A namespace package, without those of its folders in the workspace that have no module of the author's."""
         spec = self._find(name, path)
         dropped = {folder for folder in inside if not self._is_allowed(folder)}
         portions = [folder for folder in spec.submodule_search_locations if folder not in dropped]

@@ -58,7 +58,7 @@ class Custom(Check):
     """
     runs_in: Literal["host", "sandbox"] = "host"
     """`host`: with our network and PATH, as a user of its own where we are root, confined by Landlock, in a throw-away
-    copy of the workspace from which links that lead outside were removed; the script finds the checkout around it,
+    copy of the workspace without the links that lead outside; the script finds the checkout around it,
     in a copy, and a `.py` runs under our own interpreter. `sandbox`: confined as the agent is, with a HOME of its
     own; a `.py` runs under the sandbox's python3, from a directory of its own. Python takes no modules from the
     workspace (`PYTHONSAFEPATH`) or from HOME there, and git directories in the workspace have lost their hooks and

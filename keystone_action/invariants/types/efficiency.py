@@ -59,7 +59,7 @@ class Efficiency(Check):
     Example: `30`
     """
     pass_threshold: float = Field(default=0.8, ge=0, le=1, allow_inf_nan=False)
-    """The score from which on the check passes.
+    """The lowest score that passes the check.
 
     Example: `0.5`
     """

@@ -58,7 +58,7 @@ class FileContent(Check):
     Example: `[Ada, Grace]`
     """
     not_contains: _Texts | None = None
-    """Texts none of which may be in the file.
+    """Texts that must not be in the file.
 
     Example: `TODO`
     """

@@ -41,7 +41,7 @@ class Files(Check):
     Example: `expected`
     """
     patterns: list[Annotated[_NonEmpty, RegexPattern()]] = Field(default_factory=list)
-    r"""Regular expressions, each of which must match somewhere in one of the text files of the workspace.
+    r"""Regular expressions. Each must match somewhere in one of the text files of the workspace.
 
     Example: `['def reconcile\(']`
     """

@@ -105,9 +105,10 @@ class Implemented(Check):
     directories and those that begin with a dot are left out. There must be at least one, and none may be a stub.
 
     A Python file is a stub when, abstract and Protocol members and overloads aside, nothing in it does anything: empty
-    bodies, docstrings, `raise NotImplementedError`, `return None`. Nothing but declarations is no stub, but no
-    implementation either: at least one file must do something. In other languages a file that is only comments or blank
-    is a stub. A change of comments, docstrings or layout is none. What can't be parsed as Python fails.
+    bodies, docstrings, `raise NotImplementedError`, `return None`. A file with nothing but declarations is not a stub,
+    but not an implementation either: at least one file must do something. In other languages a file that is only
+    comments or blank is a stub. A change of comments, docstrings or layout is none. What can't be parsed as Python
+    fails.
 
     Score 1 or 0. As a gate without a `weight` its weight is 0: it can disqualify, and earns nothing.
     """

@@ -138,7 +138,7 @@ class LlmAsJudge(Check):
     Example: `0.2`
     """
     pass_threshold: float = Field(default=0.5, ge=0, le=1, allow_inf_nan=False)
-    """The score from which on the check passes; as `model_judge`: 0.8.
+    """The lowest score that passes the check; as `model_judge`: 0.8.
 
     Example: `0.8`
     """

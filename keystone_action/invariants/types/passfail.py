@@ -23,7 +23,7 @@ class PassFail(Check):
     """Passes when there is output, the expected tools were called with the expected arguments, and a text is in the
     output.
 
-    Up to four checks in this order, of which the first failure ends the rest; those whose field is left out are not
+    Up to four checks in this order; the first failure ends the rest. Those whose field is left out are not
     made. First, always: the agent's output is not blank. Names of tools are case-sensitive; further tools and arguments
     don't matter, nor does the order. The message has AgenticAssure's form: `Output produced: PASS. Expected tools
     called: FAIL (missing: format_response).`
@@ -98,7 +98,7 @@ class PassFail(Check):
             problems = [argument_problem(wanted, call.arguments) for call in found]
             if None not in problems:
                 # The last call is most often the one that was meant to be right.
-                others = f"; the last of {len(found):,} calls, none of which has them" if len(found) > 1 else ""
+                others = f"; the last of {len(found):,} calls, and none has them" if len(found) > 1 else ""
                 return what, False, f"{name}: {problems[-1]}{others}"
         return what, True, ""
 

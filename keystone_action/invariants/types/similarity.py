@@ -42,7 +42,7 @@ class Similarity(Check):
     Example: `The order was refunded.`
     """
     threshold: float = Field(default=0.7, ge=0, le=1, allow_inf_nan=False)
-    """The similarity (cosine) from which on the check passes, from 0 to 1.
+    """The lowest similarity (cosine) that passes the check, from 0 to 1.
 
     Example: `0.8`
     """

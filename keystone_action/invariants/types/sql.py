@@ -162,7 +162,7 @@ class Sql(Check):
         """That an operator looked at the first of several rows, whose order may be chance."""
         if len(result.rows) < 2 or self._given_operators() == ["rows"]:
             return []
-        return [f"the query gave {_how_many(result)} rows, of which the first counts; `rows` compares them all"]
+        return [f"the query gave {_how_many(result)} rows, and only the first counts; `rows` compares them all"]
 
     def _problem(self, operator: str, result: QueryResult, deadline: float) -> str | None:
         """What is wrong with this operator, as a sentence; None when it holds."""

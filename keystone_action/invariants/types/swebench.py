@@ -93,7 +93,7 @@ class Swebench(Check):
     Example: `python3 -m pytest -q`
     """
     pass_threshold: float = Field(default=1.0, ge=0, le=1)
-    """The share of `fail_to_pass` from which on the check passes, as long as nothing of `pass_to_pass` is broken.
+    """The lowest share of `fail_to_pass` that passes the check, as long as nothing of `pass_to_pass` is broken.
 
     Example: `0.5`
     """

@@ -121,7 +121,7 @@ class Tests(Check):
     Example: `"report*.xml"`
     """
     pass_threshold: float = Field(default=1.0, ge=0, le=1)
-    """The score from which on the check passes; the score stays the share.
+    """The lowest score that passes the check; the score stays the share.
 
     Example: `0.9`
     """

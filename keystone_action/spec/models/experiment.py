@@ -93,7 +93,7 @@ class Scoring(StrictModel):
     """
 
     pass_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 1.0
-    """The composite from which on a cell passes, from 0 to 1. `--threshold` and the input `threshold` replace it.
+    """The lowest composite that passes a cell, from 0 to 1. `--threshold` and the input `threshold` replace it.
 
     Example: `0.85`
     """

@@ -23,7 +23,7 @@ class ModelProvider(StrictModel):
     """A provider of models under a name of its own: anything that speaks one of the three APIs."""
 
     name: ProviderName
-    """The name by which `{{ gateway.NAME.url }}` and `{{ gateway.NAME.key }}` give the agent its address and its key.
+    """The name in `{{ gateway.NAME.url }}` and `{{ gateway.NAME.key }}`, which give the agent its address and its key.
 
     Example: `router`
     """

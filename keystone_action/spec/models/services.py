@@ -62,7 +62,7 @@ class ServiceBase(StrictModel):
     """What all services have."""
 
     name: Name
-    """The name by which expressions, checks and fixtures mean the service, and by which containers reach it. Not
+    """The name of the service in expressions, checks and fixtures; containers reach it under this name too. Not
     `sandbox`, `localhost` or `ip6-localhost`: by these a container means itself.
 
     Example: `db`

@@ -143,7 +143,7 @@ class ScenarioItem(StrictModel):
     Example: `{refunded: {check: {type: file_exists, path: refund.txt}}}`
     """
     tags: list[Tag] = Field(default_factory=list)
-    """Words by which `--tag` chooses this scenario.
+    """Words that `--tag` can choose this scenario by.
 
     Example: `[refund]`
     """
@@ -192,7 +192,7 @@ class Spec(StrictModel):
     Example: `base.yaml`
     """
     tags: list[Tag] = Field(default_factory=list)
-    """Words by which `--tag` chooses the spec.
+    """Words that `--tag` can choose the spec by.
 
     Example: `[nightly]`
     """
@@ -279,7 +279,7 @@ class Spec(StrictModel):
     Example: `{replicas: 5, max_concurrency: 4}`
     """
     dataset: Dataset | None = None
-    """A file of records, each of which is a scenario. Not beside `scenarios`.
+    """A file of records; each record is a scenario. Not beside `scenarios`.
 
     Example: `{path: cases.jsonl}`
     """

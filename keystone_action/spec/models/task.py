@@ -209,7 +209,7 @@ class SecretEntry(StrictModel):
     """
 
     name: SecretName
-    """The name by which `{{ secrets.NAME }}` reads it.
+    """The name in `{{ secrets.NAME }}`.
 
     Example: `API_TOKEN`
     """
