@@ -128,7 +128,7 @@ def test_similarity_without_its_extra_names_it(tmp_path: Path) -> None:
         ("{type: passfail, expected_tools: query_orders}", ("expected_tools", "a list")),
         ("{type: passfail, expected_tool_args: {t: 5}}", ("expected_tool_args", "5")),
         ("{type: exact}", ("'expected' is missing",)),
-        ("{type: regex, pattern: '('}", ("no regular expression",)),
+        ("{type: regex, pattern: '('}", ("not a regular expression",)),
         ("{type: regex, pattern: x, input_from: agent_outputs}", ("agent_output",)),
         ("{type: similarity, expected: ' '}", ("a text that is not blank",)),
         ("{type: trace}", ("expected at least one of", "require_tools")),

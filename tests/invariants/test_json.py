@@ -307,7 +307,7 @@ def test_by_the_real_command(tmp_path: Path, rows: int, code: int) -> None:
     [
         ("{type: json, path: out.json, schema: gone.json}", "there is no file 'gone.json'"),
         ("{type: json, path: /out.json}", "is absolute"),
-        ("{type: json, path: x, values: {a: {matches: '('}}}", "no regular expression"),
+        ("{type: json, path: x, values: {a: {matches: '('}}}", "not a regular expression"),
         ("{type: json, input_from: api.body}", ""),
         ("{type: json, path: x, schema_: {}}", "unknown key 'schema_'"),
         ("{type: json, path: x, values: {a: {gtt: 1, gt: 2}}}", "beside operators"),
