@@ -78,7 +78,7 @@ def evaluate(options: Options, base: ChangeBase, progress: Progress) -> Evaluati
     Raises UsageError (exit 2) before anything runs, HarnessError (exit 3) when the sandbox can't be made or results
     can't be written, and Cancelled (exit 130) for a signal before the run had begun.
     """
-    from keystone_action.runner.run import run
+    from keystone_action.runner.run import run_specs
     from keystone_action.system.run_lock import keep_lock
     from keystone_action.system.shutdown import run_to_its_end
 
@@ -86,7 +86,7 @@ def evaluate(options: Options, base: ChangeBase, progress: Progress) -> Evaluati
     gc.freeze()
     options = options.having(not_enforced=tuple(environment.not_enforced))
     with signals.holding():
-        ran = run_to_its_end(lambda stop: run(options, lambda: specs_to_run(options, base), progress, stop))
+        ran = run_to_its_end(lambda stop: run_specs(options, lambda: specs_to_run(options, base), progress, stop))
         run_id, earlier = options.caller.run_id, options.earlier.baseline_run
         if signals.left_behind() and run_id:
             keep_lock(run_id, on_engine=False)

@@ -48,7 +48,7 @@ class Ran:
     directory: Path
 
 
-async def run(
+async def run_specs(
     options: Options, find_specs: Callable[[], GatedSpecs], progress: Progress, stop: RunStop | None = None
 ) -> Ran:
     """Run the specs that are found, until `stop` asks for its end: the result then says `cancelled`.

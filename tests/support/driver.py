@@ -62,8 +62,8 @@ sys.exit(main())
 """
 
 PATIENT = """
-within("signals", RUN_SECONDS=60.0, _EXIT_SECONDS=76.0, _KILL_SECONDS=82.0, END_SECONDS=84.0)
-within("runner.sharing.containers", _HURRIED_SECONDS=36.0, _CUT_SECONDS=53.0)
+within("system.signals", RUN_SECONDS=60.0, _EXIT_SECONDS=76.0, _KILL_SECONDS=82.0, END_SECONDS=84.0)
+within("runner.shared_services", _HURRIED_SECONDS=36.0, _CUT_SECONDS=53.0)
 """
 """More time from a signal to its end: what a busy engine would not remove in time is not what is asked."""
 
