@@ -4,10 +4,6 @@ ARG BASE=python:3.12-slim
 # hadolint ignore=DL3006
 FROM ${BASE}
 
-# As in Debian's slim images: packages come without documentation and translations, but for their licences.
-RUN printf 'path-exclude=%s\n' '/usr/share/doc/*' '/usr/share/locale/*' '/usr/share/man/*' > /etc/dpkg/dpkg.cfg.d/slim \
-    && echo 'path-include=/usr/share/doc/*/copyright' >> /etc/dpkg/dpkg.cfg.d/slim
-
 # git for workspaces and what changed in them, tini as the init of a step. Some bases have Python without its venv. The
 # versions are those of the base's release.
 # hadolint ignore=DL3008,SC2046
