@@ -84,7 +84,7 @@ def find(entrypoint: str) -> Callable[..., Any]:
         function = found
     if function is not None:
         return function
-    raise TypeError(f"{entrypoint} is no function, and has no method run(input, context)")
+    raise TypeError(f"{entrypoint} is not a function, and has no method run(input, context)")
 
 
 def attribute(found: Any, name: str) -> Any:

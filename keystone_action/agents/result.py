@@ -62,7 +62,7 @@ def parse_result(data: bytes) -> ReportedResult:
     except RecursionError:
         raise MalformedResult("it is nested too deep") from None
     except ValueError as error:
-        raise MalformedResult(f"it is no JSON: {error}") from None
+        raise MalformedResult(f"it is not JSON: {error}") from None
     if not isinstance(value, dict):
         raise MalformedResult(f"expected a JSON object with `output`, found {_kind(value)}")
     output = value.get("output")
@@ -76,7 +76,7 @@ def parse_result(data: bytes) -> ReportedResult:
 
 
 def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _tool_calls(value: Any) -> tuple[Mapping[str, Any], ...] | None:

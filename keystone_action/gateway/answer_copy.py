@@ -28,7 +28,7 @@ class StreamEvent:
     """The `data` lines, joined; None where there are none, as in a comment that keeps the connection alive."""
 
     def json(self) -> Mapping[str, Any] | None:
-        """Its data as an object; None when it is none."""
+        """The data as an object; None where it is something else."""
         try:
             found = json.loads(self.data or "")
         except (ValueError, RecursionError):
@@ -52,11 +52,11 @@ class EventStream:
 
     @property
     def waiting(self) -> int:
-        """How many bytes that is."""
+        """How many bytes have come after the last whole event."""
         return len(self._kept)
 
     def last(self) -> StreamEvent:
-        """What came after the last whole event, as one: some clients take it for one."""
+        """What came after the last whole event, as an event: some clients take it for one."""
         return StreamEvent(self.rest, _data(self.rest))
 
     def feed(self, piece: bytes) -> Iterator[StreamEvent]:
@@ -69,7 +69,7 @@ class EventStream:
             yield StreamEvent(raw, _data(raw))
 
     def _end(self) -> int | None:
-        """Where the first event ends: after its first empty line."""
+        """Where the first event ends: after the first empty line."""
         while found := _LINE_END.search(self._kept, self._searched):
             if found.group() == b"\r" and found.end() == len(self._kept):
                 self._searched = found.start()
@@ -111,9 +111,9 @@ class TooLong(Exception):  # noqa: N818 - an outcome
 class AnswerCopy:
     """What is read of an answer while it passes.
 
-    without_usage: the client did not ask for the event with usage. keeps_document: `document` is asked for later. lost:
-    why the answer did not come to its end; empty when it did. is_answer: whether its status says that it is one, no
-    error.
+    without_usage: whether the event with usage is kept from the client, which did not ask for it. keeps_document:
+    whether `document` will be asked for. lost: why the answer broke off; empty where it did not. is_answer: whether the
+    status says that it is an answer and not an error.
     """
 
     def __init__(self, provider: ModelApi, *, without_usage: bool, keeps_document: bool = False) -> None:
@@ -131,7 +131,7 @@ class AnswerCopy:
         self.lost = ""
 
     def start(self, status: int, content_type: str) -> None:
-        """Its head has come."""
+        """The head of the answer has come."""
         self.is_answer = 200 <= status < 300
         if self.is_answer and content_type.lower().startswith("text/event-stream"):
             self._reader = self._new_reader()
@@ -147,7 +147,7 @@ class AnswerCopy:
             self._reader.keeps_document = False
 
     def feed(self, piece: bytes) -> bytes:
-        """What the client gets of it. Raises TooLong."""
+        """The next piece has come. Returns what the client gets of it. Raises TooLong."""
         if not self.is_answer:
             self._whole += piece[: max(0, _ERROR_LIMIT - len(self._whole))]
             return piece
@@ -174,22 +174,22 @@ class AnswerCopy:
             raise TooLong
 
     def end(self) -> bytes:
-        """It came to its end. What stood after the last whole event and was not passed on yet."""
+        """The answer came to its end. Returns what stood after the last whole event and was not passed on yet."""
         self._ended = True
         return self._events.rest if self._without_usage else b""
 
     def error(self) -> Any:
-        """What the beginning of an error says, as JSON; None where it is none."""
+        """The beginning of an error, as JSON; None where it is not JSON."""
         with contextlib.suppress(ValueError, RecursionError):
             return json.loads(bytes(self._whole))
         return None
 
     def so_far(self) -> Answer:
-        """What came of a stream by now."""
+        """What has come of a stream."""
         return self._reader.answer() if self._reader is not None else Answer()
 
     def answer(self) -> Answer:
-        """What came; there will be no more."""
+        """What came. Call it when there will be no more."""
         if self._answer is None:
             is_empty = not (self._read or self._events.waiting or self._whole.strip())
             found = self._read_stream(self._reader) if self._reader is not None else self._read_whole()
@@ -204,8 +204,8 @@ class AnswerCopy:
         return self._answer
 
     def document(self) -> dict[str, Any] | None:
-        """The answer in one piece, however it came, if it is to be kept. None where there is none: for an error, and
-        where anything of it was lost, could not be read, or is longer than READ_LIMIT."""
+        """The answer in one piece, however it came. None where it is not kept: for an error, and where something was
+        lost, could not be read, or is longer than READ_LIMIT."""
         answer = self.answer()
         if not self._keeps_document or self.lost or not self._ended or answer.unreadable or not answer.finished:
             return None

@@ -160,7 +160,7 @@ class _Reader(AnswerReader):
     def _end(self, data: Mapping[str, Any]) -> None:
         delta = mapping(data, "delta")
         self.stop = text(delta, "stop_reason") or self.stop
-        # It repeats what it knows; a null is no new count.
+        # It repeats what it knows; a null is not a new count.
         self._usage.update({name: value for name, value in mapping(data, "usage").items() if value is not None})
         if self.keeps_document:
             replace(self._message, delta)

@@ -59,14 +59,14 @@ def extend(into: Fields, name: str, items: list[Any]) -> None:
 
 
 def replace(into: Fields, told: Mapping[str, Any]) -> None:
-    """The last value of each name stands; one that says nothing takes no other's place."""
+    """The last value of each name counts. An empty value does not replace another one."""
     for name, value in told.items():
         if into.get(name) is None or value not in (None, "", [], {}):
             into[name] = value
 
 
 def join(into: Fields, told: Mapping[str, Any], depth: int = _DEPTH) -> None:
-    """Texts and lists go on, objects are joined name by name, of all else the last value stands."""
+    """Texts and lists are continued, objects are joined name by name; for everything else the last value counts."""
     for name, value in told.items():
         known = into.get(name)
         if isinstance(value, dict) and depth:
@@ -88,8 +88,8 @@ def kind(value: Any) -> str:
 
 
 def json_objects(written: str) -> list[str]:
-    """The JSON objects that stand in a text one after the other; empty where something else stands there, too.
-    Arguments that begin again are a further call."""
+    """The JSON objects that follow one another in a text; empty where something else stands there, too. Arguments that
+    begin again are a further call."""
     decoder, found, start = json.JSONDecoder(), [], 0
     while start < len(written):
         if written[start].isspace():
@@ -166,7 +166,7 @@ _NAMES_LIMIT = 500
 
 
 def count(source: Mapping[str, Any], name: str) -> int | None:
-    """The whole number under `name`; None where there is none that can be counted with."""
+    """The whole number under `name`; None where there is none, or none that can be counted with."""
     value = source.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_COUNTED:
         return None
@@ -174,13 +174,13 @@ def count(source: Mapping[str, Any], name: str) -> int | None:
 
 
 def without(whole: int | None, *parts: int | None) -> int | None:
-    """What is left of a count when its parts are taken out, at least 0; None when it is not known."""
+    """What is left of a count without its parts, at least 0; None where it is not known."""
     return None if whole is None else max(0, whole - sum(part or 0 for part in parts))
 
 
 def openai_tokens(usage: Mapping[str, Any], asked: str, answered: str) -> Tokens:
-    """The counts of OpenAI's APIs, taken apart. asked, answered: the names of both counts. Some providers with such an
-    API leave reasoning out of the answer's count, and have it in the total only."""
+    """The counts of OpenAI's APIs, taken apart. asked, answered: the names of both counts. Some providers leave
+    reasoning out of the answer's count and have it in the total only."""
     whole, output, total = (count(usage, name) for name in (asked, answered, "total_tokens"))
     details = mapping(usage, f"{asked}_details")
     read, written = (count(details, name) for name in ("cached_tokens", "cache_write_tokens"))
@@ -201,13 +201,13 @@ def model_of(body: Mapping[str, Any]) -> str:
 
 
 def typed_otherwise(tools: Iterable[Mapping[str, Any]], clients: tuple[str, ...]) -> tuple[str, ...]:
-    """The types of the tools whose type does not begin with one of these: what we don't know, the provider may run."""
+    """The types of the tools whose type does not begin with one of these. The provider may run what we don't know."""
     return tuple(kind[:NAME_LIMIT] for tool in tools if (kind := text(tool, "type")) and not kind.startswith(clients))
 
 
 def present(body: Mapping[str, Any], *names: str) -> tuple[str, ...]:
-    """Those of the names under which there is something. `tools` that are not a list of objects are something, too:
-    a provider may read them in its own way."""
+    """Those of the fields in which there is something. So is `tools` that is not a list of objects: a provider may read
+    it in its own way."""
     odd = ("tools",) if body.get("tools") is not None and not _is_list_of_objects(body["tools"]) else ()
     return (*odd, *(name for name in names if body.get(name) not in (None, False, [])))
 
@@ -217,7 +217,7 @@ def _is_list_of_objects(value: Any) -> bool:
 
 
 class Pieces:
-    """Text that comes in pieces. Of a very long one the beginning is kept."""
+    """A text that comes in pieces. Of a very long one only the beginning is kept."""
 
     def __init__(self, first: str = "") -> None:
         self._pieces: list[str] = []
@@ -232,11 +232,11 @@ class Pieces:
         self.size += len(piece)
 
     def clear(self) -> None:
-        """As if none had come."""
+        """Forget what has come."""
         self._pieces.clear()
         self.size = 0
 
     @property
     def text(self) -> str:
-        """Of all that were kept."""
+        """All that was kept."""
         return "".join(self._pieces)

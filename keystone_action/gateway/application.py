@@ -71,7 +71,7 @@ class GatewaySettings:
 
 
 class Application:
-    """See the module. client: gives what asks providers."""
+    """The gateway of one cell. client: returns the client that asks providers."""
 
     def __init__(self, settings: GatewaySettings, client: Callable[[], UpstreamClient], bodies: Bodies) -> None:
         self._settings, self._ledger, self._bodies = settings, settings.ledger, bodies
@@ -174,7 +174,7 @@ class Application:
     async def _pass_without_reading(
         self, request: AgentRequest, route: ApiRoute, body: bytes | None, reply: AgentReply
     ) -> None:
-        """What costs nothing: counting tokens, lists of models."""
+        """A request that costs nothing: counting tokens, lists of models."""
         if body is not None:
             self._ledger.count_side_request()
         try:
@@ -195,8 +195,8 @@ class Application:
         body: bytes,
         reply: AgentReply,
     ) -> None:
-        """One request of a model, from its first byte to the last of its answer. The ledger gets it however it ends:
-        also when the client leaves, or the server is stopped."""
+        """A request to a model, from its first byte to the last of its answer. It gets into the ledger however it ends,
+        also when the client leaves or the server is stopped."""
         started = reply.heard = time.monotonic()
         failure, status, is_billed, fault = "", None, False, None
         try:
@@ -233,7 +233,7 @@ class Application:
         await reply.end()
 
     def _judge(self, name: str, exchange: Exchange, began: float) -> None:
-        """Give an upstream up that is of no use: the agent ends."""
+        """Give up an upstream that is of no use, so that the agent ends."""
         faults = self._ledger.faults
         if exchange.fault is None and exchange.failure and exchange.status is None:
             return  # it broke off: that says nothing
@@ -249,7 +249,7 @@ class Application:
 
     @asynccontextmanager
     async def _while_wanted(self, request: AgentRequest, reply: AgentReply, patience: float) -> AsyncIterator[None]:
-        """Raises TimeoutError in its block when the client has left so many seconds ago."""
+        """Raises TimeoutError in its block so many seconds after the client has left."""
         loop = asyncio.get_running_loop()
 
         async def watch() -> None:
@@ -266,7 +266,7 @@ class Application:
 
 
 def _read(provider: ModelApi, path: str, body: bytes) -> tuple[Asked, bytes, bool]:
-    """What a body asks for; the body that is sent, and whether we asked for usage in it. Raises Refusal."""
+    """What a body asks for, the body to send, and whether we asked for usage in it. Raises Refusal."""
     parsed = parsed_body(body)
     asked = provider.asked(parsed, path)
     inner = [provider.asked(one, path) for one in bodies_of(parsed)[1:]]
@@ -289,6 +289,6 @@ def _bad_gateway(lost: Lost) -> Refusal:
 
 
 def _place(error: Exception) -> str:
-    """Where an error of ours came from. Its text may hold what it was about, a header with a key for one."""
+    """Where an error of ours came from. Its text is left out, since it may hold a header with a key."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return f"{type(error).__name__}" + "".join(f" at {Path(one.filename).name}:{one.lineno}" for one in last)

@@ -43,7 +43,7 @@ Kind = Literal["key", "unreachable", "certificate", "proxy", "page"]
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why an upstream is of no use."""
+    """Why an upstream is useless."""
 
     kind: Kind
     sentence: str
@@ -51,12 +51,13 @@ class Fault:
 
     @property
     def is_certain(self) -> bool:
-        """Whether two in a row are enough to give up, and another run ends alike."""
+        """Whether two of them in a row are enough to give the upstream up, and another run would end alike."""
         return self.kind != "unreachable"
 
 
 def fault_of_answer(upstream: Upstream, status: int, body: Any) -> Fault | None:
-    """Of an error that says that our key is none, or does not pay. body: parsed; None where it could not be read."""
+    """The fault of an error that refuses our key, or says that it does not pay. body: parsed; None where it could not
+    be read."""
     first = body[0] if isinstance(body, list) and body else body
     error = mapping(first, "error") if isinstance(first, dict) else {}
     told = " ".join((text(error, "message") or text(first if isinstance(first, dict) else {}, "message")).split())
@@ -69,7 +70,7 @@ def fault_of_answer(upstream: Upstream, status: int, body: Any) -> Fault | None:
 
 
 def fault_of_error(upstream: Upstream, error: BaseException) -> Fault | None:
-    """Of a request that got no answer at all; None where a connection broke off."""
+    """The fault of a request that got no answer at all; None where a connection broke off."""
     import httpx
 
     place = urlsplit(upstream.base).netloc.rpartition("@")[2]
@@ -103,7 +104,7 @@ def _causes(error: BaseException) -> list[BaseException]:
 
 
 def page_instead(upstream: Upstream, status: int) -> Fault:
-    """For HTML with the status of an answer."""
+    """The fault of an answer that is a page of HTML."""
     return Fault(
         "page",
         f"{upstream.name} answered with a page of HTML (status {status}), as a login page does that stands in between",
@@ -124,8 +125,11 @@ class _Row:
 
 
 class Faults:
-    """Of the upstreams of one cell, each by its name. hopeless: the sentence on the one that was given up; empty while
-    there is none. seconds: for an upstream that can't be reached."""
+    """The faults of one cell's upstreams, by their names.
+
+    hopeless: the sentence on the upstream that was given up; empty while there is none. seconds: how long to try an
+    upstream that can't be reached.
+    """
 
     def __init__(self, seconds: float = UNREACHABLE_SECONDS, clock: Callable[[], float] = time.monotonic) -> None:
         self.seconds, self._clock = seconds, clock
@@ -133,9 +137,12 @@ class Faults:
         self.hopeless = ""
 
     def add(self, name: str, fault: Fault | None, began: float) -> bool:
-        """A request of an upstream has ended; whether it is the first that did not reach it, so that `look` is to be
-        called after `seconds`. fault: None for one that was answered. began: when it was made: those that were under
-        way at the same time count as one."""
+        """A request of an upstream has ended. Returns whether it is the first that did not reach it: then `look` has to
+        be called after `seconds`.
+
+        fault: None for a request that was answered. began: when the request was made; requests that were under way at
+        the same time count as one.
+        """
         now, row = self._clock(), self._rows.get(name)
         if fault is None:
             self._rows.pop(name, None)
@@ -153,7 +160,7 @@ class Faults:
         return is_first and not fault.is_certain
 
     def look(self, name: str) -> None:
-        """Time has gone by: an upstream that was tried again, and not reached either, is given up."""
+        """Time has gone by. An upstream that was tried again and could not be reached is given up."""
         row = self._rows.get(name)
         if row is not None:
             self._give_up(
@@ -166,7 +173,8 @@ class Faults:
 
 
 def reason_of_account(body: Any) -> str:
-    """That word; empty where an error has none. body: of the error, None where it could not be read."""
+    """The provider's word for a key or an account that is refused; empty where the error has none. body: of the error;
+    None where it could not be read."""
     first = body[0] if isinstance(body, list) and body else body
     error = mapping(first, "error") if isinstance(first, dict) else {}
     told = [text(error, "type"), text(error, "code"), *(text(one, "reason") for one in objects(error, "details"))]

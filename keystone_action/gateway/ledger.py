@@ -22,18 +22,18 @@ Key = tuple[str, str, str]
 
 
 def key_of(api: str, call: ModelCall) -> Key:
-    """What its result is found by. Some APIs have no ids."""
+    """By what the result of this call is found. Some APIs have no ids."""
     return (api, "id", call.id) if call.id else (api, "name", call.name)
 
 
 def keys_of(api: str, result: ToolResult) -> tuple[Key, Key]:
-    """What a result may be joined by, the better one first."""
+    """By what its call may be found, the better key first."""
     return (api, "id", result.call), (api, "name", result.name)
 
 
 class OpenCalls:
-    """Calls without a result. A request repeats all earlier results of its conversation and may invent some; only what
-    answers an open call is kept, so memory does not grow with the square of a conversation."""
+    """Calls without a result. A request repeats all earlier results of its conversation and may invent some. Only what
+    answers an open call is kept, so that memory does not grow with the square of a conversation."""
 
     def __init__(self) -> None:
         self._open: Counter[Key] = Counter()
@@ -43,9 +43,11 @@ class OpenCalls:
         self._open.update(_awaited(api, answer))
 
     def take(self, api: str, results: Sequence[ToolResult], under_way: Iterable[Answer]) -> tuple[ToolResult, ...]:
-        """Those that end an open call, cut to what a trace keeps. Where an id or a name came before, the last results
-        in the request are the new ones. under_way: answers that are still coming; an agent may be faster than their
-        end."""
+        """The results that answer an open call, cut to what a trace keeps.
+
+        Where an id or a name came before, the last results in the request are the new ones. under_way: answers that are
+        still coming, since an agent may be faster than the end of an answer.
+        """
         if not results:
             return ()
         coming: Counter[Key] = Counter(key for answer in under_way for key in _awaited(api, answer))
@@ -64,7 +66,7 @@ class OpenCalls:
 
 
 def _awaited(api: str, answer: Answer) -> list[Key]:
-    """Of the calls whose results an agent sends."""
+    """The keys of the calls whose results an agent sends."""
     return [key_of(api, call) for call in answer.calls if not call.by_provider]
 
 
@@ -111,13 +113,13 @@ class Spent:
 
     @property
     def all_tokens(self) -> int:
-        """Of all kinds."""
+        """Tokens of all kinds."""
         counted = self.tokens
         return sum(one or 0 for one in (counted.uncached, counted.cache_read, counted.cache_write, counted.output))
 
 
 class Refusal(Exception):  # noqa: N818 - an outcome, which the agent is told
-    """We don't let a request through. status: of HTTP. spent: a limit was reached, so the agent is to end."""
+    """A request is not let through. status: of HTTP. spent: a limit was reached, so the agent is to end."""
 
     def __init__(self, status: int, sentence: str, *, spent: bool = False) -> None:
         super().__init__(sentence)
@@ -125,9 +127,9 @@ class Refusal(Exception):  # noqa: N818 - an outcome, which the agent is told
 
 
 class Ledger:
-    """Written by the gateway's thread, read by the run's.
+    """The ledger of one cell. The gateway's thread writes it, the run's thread reads it.
 
-    limits, prices, models: `budget`, `prices` and `models` of a spec's gateway; no models = any. purse: of the job.
+    limits, prices, models: `budget`, `prices` and `models` of a spec's gateway; no models means any. purse: the job's.
     """
 
     def __init__(
@@ -160,19 +162,19 @@ class Ledger:
 
     @property
     def spent(self) -> Spent:
-        """So far."""
+        """What was spent so far."""
         with self._lock:
             return self._spent
 
     @property
     def refused(self) -> tuple[str, ...]:
-        """Sentences, one for each request that was not let through; the first thousand."""
+        """One sentence for each request that was not let through; the first thousand."""
         with self._lock:
             return tuple(self._refused)
 
     @property
     def under_way(self) -> int:
-        """Requests whose answers have not ended."""
+        """How many requests have an answer that has not ended."""
         with self._lock:
             return len(self._under_way)
 
@@ -184,14 +186,15 @@ class Ledger:
 
     @property
     def unreadable(self) -> bool:
-        """Whether the agent got an answer that we could not read, so that nobody knows which tools it called. (A retry
-        that was answered doesn't change that.)"""
+        """Whether the agent got an answer that we could not read, so that nobody knows which tools it called. A later
+        answer to the same request does not change that."""
         with self._lock:
             return self._unreadable
 
     @property
     def exchanges(self) -> tuple[Exchange, ...]:
-        """In the order in which the requests came; the retries of a failed one are one with it, where the last came."""
+        """In the order in which the requests came. A request and its retries are one exchange, which stands where the
+        last retry came."""
         with self._lock:
             return tuple(replace(one) for one in self._exchanges.values())
 
@@ -202,14 +205,14 @@ class Ledger:
                 self._refused.append(sentence)
 
     def count_side_request(self) -> None:
-        """Let a request through that no model answers, as one that counts tokens, or raise Refusal."""
+        """Let a request through that no model answers, such as one that counts tokens. Raises Refusal."""
         with self._refusals(), self._lock:
             self._check_limits()
             self._spent = replace(self._spent, requests=self._spent.requests + 1)
 
     def open(self, api: str, path: str, asked: Asked, body: bytes, so_far: Callable[[], Answer] = Answer) -> Exchange:
-        """Let a request through, or raise Refusal. Whoever opens one closes it. so_far: what came of its answer, to be
-        asked until it is closed."""
+        """Let a request through. Whoever opens an exchange closes it. so_far: returns what has come of the answer,
+        until the exchange is closed. Raises Refusal."""
         with self._refusals(), self._lock:
             self._admit(api, asked)
             exchange = self._opened(api, path, asked, body)
@@ -219,7 +222,7 @@ class Ledger:
 
     @contextmanager
     def _refusals(self) -> Iterator[None]:
-        """Keeps those that are raised in its block."""
+        """Keeps the refusals that are raised in its block."""
         try:
             yield
         except Refusal as refusal:
@@ -258,7 +261,7 @@ class Ledger:
         seconds: float,
         is_billed: bool = False,
     ) -> None:
-        """The answer has ended. failure: why it is none that counts: `429`, `the connection was lost`. is_billed: the
+        """The answer has ended. failure: why it does not count: `429`, `the connection was lost`. is_billed: the
         provider goes on with its answer although nobody waits for it."""
         with self._lock:
             self._under_way.pop(id(exchange), None)
@@ -344,27 +347,27 @@ class Ledger:
 
     @property
     def is_rate_limited(self) -> bool:
-        """Whether a provider refused the last request that it did not answer since there were too many."""
+        """Whether the last request that failed was refused because there were too many."""
         failed = [one for one in self.exchanges if one.failure]
         return bool(failed) and failed[-1].status == 429
 
     @property
     def fails_for_certain(self) -> bool:
-        """Whether what `provider_failure` tells is the same in every run."""
+        """Whether another run would end with the same `provider_failure`."""
         last = self._last()
         return last is not None and last.fault is not None and last.fault.is_certain
 
     def takes_key(self, api: str) -> bool:
-        """Whether a provider of this API has answered: then it refuses what was asked, not our key."""
+        """Whether a provider of this API has answered. Then it accepts our key, and refuses what was asked."""
         return any(one.api == api and one.status is not None and one.status < 300 for one in self.exchanges)
 
     def _last(self) -> Exchange | None:
-        """The last request, of those with tools if any had."""
+        """The last request; of those with tools, if there are any."""
         exchanges = self.exchanges
         return next(reversed([one for one in exchanges if one.asked.tools] or exchanges), None)
 
     def provider_failure(self) -> str:
-        """Why the provider is at fault when the agent then failed (contract, 5.6 "Fault"); empty when it is not."""
+        """Why the provider is at fault if the agent then failed (contract, 5.6 "Fault"); empty where it is not."""
         last = self._last()
         if last is None or not last.failure:
             return ""
@@ -376,7 +379,8 @@ class Ledger:
 
 
 def _counted(exchange: Exchange, answer: Answer) -> tuple[Tokens, bool]:
-    """The provider's count, or an estimate of what it did not tell; and whether it is one."""
+    """The tokens of an answer: the provider's count, or an estimate of what it did not tell. The second value says
+    whether something was estimated."""
     told = answer.tokens
     arguments = sum(len(str(call.arguments or "")) + len(call.name) for call in answer.calls)
     said = len(answer.text) + len(answer.thought) + arguments + answer.unread
@@ -394,7 +398,7 @@ def _counted(exchange: Exchange, answer: Answer) -> tuple[Tokens, bool]:
 
 
 def _with_name(names: tuple[str, ...], name: str) -> tuple[str, ...]:
-    """An agent can ask for any number of models, by names of any length."""
+    """The names with one more, within limits: an agent can ask for any number of models, by names of any length."""
     name = name[:NAME_LIMIT] or "(none)"
     return names if name in names or len(names) >= NAMES_LIMIT else (*names, name)
 

@@ -19,10 +19,10 @@ from keystone_action.gateway.upstreams import UpstreamClient, answer_headers
 
 
 class SecretBytes:
-    """Replaces every secret in a stream of bytes. Holds back only what may be the beginning of one.
+    """Replaces every secret in a stream of bytes. It holds back only what may be the beginning of one.
 
-    secrets: each with what stands there instead. Where several fit, the first one in the stream counts, and of those
-    that begin at one place the longest: so the result does not depend on how the stream was split.
+    secrets: each with what takes its place. Where several fit, the first one in the stream counts, and of those that
+    begin at one place the longest, so the result does not depend on how the stream was split.
     """
 
     def __init__(self, secrets: Mapping[bytes, bytes]) -> None:
@@ -41,7 +41,7 @@ class SecretBytes:
         return self._pass(self._kept, is_last=True)
 
     def replace(self, content: bytes) -> bytes:
-        """Without the secrets that stand in it."""
+        """The content without the secrets in it."""
         return self._pattern.sub(lambda found: self._instead[found.group()], content)
 
     def _pass(self, content: bytes, *, is_last: bool) -> bytes:
@@ -57,7 +57,7 @@ class SecretBytes:
         return bytes(passed)
 
     def _unclear(self, content: bytes, at: int) -> int:
-        """Where the last bytes begin that may be the beginning of a secret; the end when there are none."""
+        """Where the last bytes begin that may be the beginning of a secret; the end where there are none."""
         first = len(content)
         for secret in self._instead:
             place = content.find(secret[:1], max(at, len(content) - len(secret) + 1), first)
@@ -70,8 +70,8 @@ class SecretBytes:
 
 
 def shapes_of(keys: Iterable[str], instead: str) -> dict[bytes, bytes]:
-    """Keys in the shapes in which a provider may echo them, each with what stands there instead. A key that is too
-    short to be one is left out: it would spoil every answer."""
+    """Keys in the forms in which a provider may echo them, each with what takes its place. A key that is too short to
+    be one is left out: it would spoil every answer."""
     shapes = {}
     for key in keys:
         if len(key) >= MINIMUM:
@@ -88,7 +88,8 @@ _DECODED = {"", "identity", "gzip", "deflate"}
 
 
 class Lost(Exception):  # noqa: N818 - an outcome
-    """No answer came. why: in words without an address or a key. fault: of the upstream, None for what may pass."""
+    """No answer came. why: in words, without an address or a key. fault: what makes the upstream useless; None where it
+    may pass."""
 
     def __init__(self, why: str, fault: Fault | None = None) -> None:
         super().__init__(why)
@@ -96,11 +97,11 @@ class Lost(Exception):  # noqa: N818 - an outcome
 
 
 class AnswerSource(Protocol):
-    """Lives in the gateways' loop."""
+    """Where answers come from. It lives in the gateways' loop."""
 
     @property
     def keeps_documents(self) -> bool:
-        """Whether it wants answers put together as their API has them in one piece (`AnswerCopy.document`)."""
+        """Whether it asks for `AnswerCopy.document`."""
 
     async def pass_on(
         self,
@@ -110,14 +111,16 @@ class AnswerSource(Protocol):
         reply: AgentReply,
         copy: AnswerCopy | None = None,
     ) -> int:
-        """Answer a request, while a copy is read; the answer's status. copy: None for what costs nothing. Raises Lost
-        where no answer came, Refusal where the request can't be passed on. An answer that breaks off makes the reply
-        break off."""
+        """Answer a request, while a copy of the answer is read. Returns the status of the answer.
+
+        copy: None for a request that costs nothing. Raises Lost where no answer came, and Refusal where the request
+        can't be passed on. An answer that breaks off makes the reply break off.
+        """
 
 
 class ProviderRelay:
-    """A source: the providers. client: gives what asks them. secrets: real keys, each with what an agent gets
-    in its place."""
+    """The source that asks providers. client: returns the client for that. secrets: real keys, each with what an agent
+    gets in its place."""
 
     keeps_documents = False
 
@@ -177,7 +180,7 @@ class ProviderRelay:
 
 
 def failure_of(status: int, copy: AnswerCopy) -> str:
-    """Why an answer is not one that counts; empty when it is one, or when the request was at fault."""
+    """Why an answer does not count. Empty where it does, and where the request itself was at fault."""
     if status >= 400:
         why = reason_of_account(copy.error())
         return f"{status} {why}".strip() if why or status in {401, 402, 403, 429} or status >= 500 else ""

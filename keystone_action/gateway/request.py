@@ -57,7 +57,7 @@ class AgentRequest:
         return next((value.decode("latin-1") for one, value in self.headers if one.lower() == name), "")
 
     def given_keys(self) -> Sequence[str]:
-        """Wherever an API may have its key."""
+        """The keys in the request, from every place where an API may have its key."""
         scheme, _, token = self.header(b"authorization").partition(" ")
         in_headers = [
             token.strip() if scheme.lower() == "bearer" else "",
@@ -85,15 +85,18 @@ class AgentRequest:
             raise Refusal(408, "the request did not come to its end") from None
 
     async def left(self) -> None:
-        """Returns when the client has hung up. Only after `body`."""
+        """Returns when the client has hung up. Call it only after `body`."""
         while (await self.receive())["type"] != "http.disconnect":
             pass
 
 
 class AgentReply:
-    """The answer to an agent. is_gone: nobody reads it any more. is_cut: the provider's answer ended in the middle, and
-    so does ours. was_seen: something of its body was sent to a client that had not left.
-    heard: when something of the provider's came last. silence: seconds since then when the client left."""
+    """The answer to an agent.
+
+    is_gone: the client has left. is_cut: the provider's answer broke off, and so does ours. was_seen: something of the
+    body was sent before the client left. heard: when the provider last sent something. silence: how many seconds that
+    was before the client left.
+    """
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -102,11 +105,11 @@ class AgentReply:
         self.heard, self.silence = time.monotonic(), 0.0
 
     def leave(self) -> None:
-        """The client has hung up."""
+        """Called when the client has hung up."""
         self.is_gone, self.silence = True, time.monotonic() - self.heard
 
     async def json(self, status: int, document: Mapping[str, Any]) -> None:
-        """A reply of our own, unless there is one already."""
+        """Send a reply of our own, unless one has begun."""
         if self.started:
             return
         content = json.dumps(document).encode()
@@ -116,19 +119,20 @@ class AgentReply:
         await self.end()
 
     async def start(self, status: int, headers: HeaderLines) -> None:
-        """Its head."""
+        """Send the head."""
         self.started, self.status, self.heard = True, status, time.monotonic()
         await self._sent({"type": "http.response.start", "status": status, "headers": headers})
 
     async def body(self, piece: bytes) -> None:
-        """The next piece of it."""
+        """Send the next piece of the body."""
         if piece:
             self.heard = time.monotonic()
             self.was_seen = self.was_seen or not self.is_gone
             await self._sent({"type": "http.response.body", "body": piece, "more_body": True})
 
     async def end(self) -> None:
-        """It is complete. One that was cut, or that nobody reads, is left as it is: the server hangs up."""
+        """The answer is complete. The end of one that was cut, or that nobody reads, is not sent: the server hangs
+        up."""
         if not self.is_cut and not self.is_gone:
             await self._sent({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -148,7 +152,7 @@ Result = TypeVar("Result")
 
 
 class Bodies:
-    """reading: held while a body is read, of all cells of a run."""
+    """The bodies of one cell's requests. reading: a lock of the whole run, held while a body is read."""
 
     def __init__(self, reading: asyncio.Lock) -> None:
         self._reading, self._reading_own = reading, asyncio.Lock()
@@ -158,8 +162,8 @@ class Bodies:
 
     @asynccontextmanager
     async def place_for(self, request: AgentRequest) -> AsyncIterator[Callable[[int], None]]:
-        """Waits until there is a place for this request's body; the place is kept to the end of the block. Gives what
-        is to be called with the body's size once that is known."""
+        """Waits until there is room for the body of this request, and keeps the room to the end of the block. Gives a
+        function to call with the size of the body once that is known."""
         place = _most(request)
         if place:
             async with self._turn:  # in the order in which they came, so that a long one is not passed by for ever
@@ -184,7 +188,8 @@ class Bodies:
         self._freed.set()
 
     async def read(self, size: int, reader: Callable[[], Result]) -> Result:
-        """What the reader says of a body. A long one is read in a thread, one at a time, each cell in turn."""
+        """What the reader returns for a body. A long body is read in a thread, one at a time, and each cell has its
+        turn."""
         if size <= SHORT:
             return reader()
         async with self._reading_own, self._reading:
@@ -192,7 +197,7 @@ class Bodies:
 
 
 def _most(request: AgentRequest) -> int:
-    """Bytes for which its body needs a place."""
+    """How many bytes of room the body needs."""
     if request.method != "POST":
         return 0
     told = request.header(b"content-length")

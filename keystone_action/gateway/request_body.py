@@ -120,7 +120,8 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def digest_of(parsed: Mapping[str, Any], body: bytes) -> str:
-    """Equal for bodies that say the same: clients may send a request again with its names in another order."""
+    """A digest that is equal for bodies that say the same: clients may send a request again with its names in another
+    order."""
     try:
         content = json.dumps(parsed, sort_keys=True).encode()
     except RecursionError:
@@ -129,7 +130,7 @@ def digest_of(parsed: Mapping[str, Any], body: bytes) -> str:
 
 
 def with_usage(body: bytes, parsed: Mapping[str, Any]) -> tuple[bytes, bool]:
-    """The body of a streamed chat with `stream_options.include_usage`; and whether that was added."""
+    """The body of a streamed chat with `stream_options.include_usage`, and whether we added that."""
     options = parsed.get("stream_options")
     if "stream_options" not in parsed:
         # All other bytes stay: a provider's cache of prompts goes by them.
@@ -143,7 +144,7 @@ def with_usage(body: bytes, parsed: Mapping[str, Any]) -> tuple[bytes, bool]:
 
 
 def bodies_of(parsed: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The body, and the objects in it whose fields are taken for its own."""
+    """The body, and the objects in it whose fields are taken for the body's own."""
     found = [parsed]
     for one in found:
         found += [one[name] for name in _WITHIN if isinstance(one.get(name), dict)]
@@ -217,14 +218,14 @@ _FREE = {"args", "arguments", "input", "response", "annotations", "citations", "
 """Under these names stands what models and tools said: no provider fetches it."""
 _ADDRESSES = {"url", "image_url", "file_url", "video_url", "audio_url", "file_data", "fileUri", "file_uri"}
 _REMOTE = re.compile(r"\s*[a-z][a-z0-9+.-]*://", re.IGNORECASE)
-"""How an address begins that is no `data:` URL."""
+"""How an address begins, unless it is a `data:` URL."""
 _SEARCHING = ("*-search", "*-search-*", "*:online", "sonar*", "*/sonar*")
 _LOOKED_AT_LIMIT = 500_000
 """Lists and objects of a request."""
 
 
 def reaches_out(body: Mapping[str, Any], model: str, *names: str) -> tuple[str, ...]:
-    """In words, what a request makes its provider reach out for. names: under which the conversation stands."""
+    """What a request makes its provider fetch or search, in words. names: the fields with the conversation."""
     found = ["search model"] if any(fnmatchcase(model.lower(), glob) for glob in _SEARCHING) else []
     return (*found, *_address([body.get(name) for name in names]))
 

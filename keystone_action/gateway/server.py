@@ -31,9 +31,9 @@ _IDLE_SECONDS = 120
 
 
 class Gateways:
-    """Opens and closes the gateways of cells. `start` before, `stop` after; both may be called from any thread.
+    """Opens and closes the gateways of cells. Call `start` before and `stop` after that, from any thread.
 
-    trust: a bundle of certificates, None = the usual ones. silent: seconds that a provider may think.
+    trust: a bundle of certificates; None = the usual ones. silent: seconds that a provider may take for its next byte.
     """
 
     def __init__(self, trust: str | None = None, silent: float = SILENT_SECONDS) -> None:
@@ -45,7 +45,8 @@ class Gateways:
 
     @property
     def defects(self) -> tuple[str, ...]:
-        """What went wrong in our own code and is no one cell's: with any, what all of them saw may be incomplete."""
+        """What went wrong in our own code and can't be ascribed to one cell. With any, the gateways of all cells may
+        have missed something."""
         return tuple(self._thread.defects)
 
     def start(self) -> None:
@@ -55,15 +56,15 @@ class Gateways:
             threading.Thread(target=read_prices, name="keystone-prices", daemon=True).start()
 
     def stop(self) -> None:
-        """Closes all."""
+        """Close all gateways."""
         self._thread.stop(self._close_all)
 
     async def open(self, settings: GatewaySettings, address: str = "127.0.0.1") -> OpenGateway:
-        """The gateway of one cell, listening. Raises ServiceError."""
+        """Open the gateway of one cell; it listens. Raises ServiceError."""
         return await self._thread.call(self._opened(settings, address))
 
     async def close(self, gateway: OpenGateway) -> None:
-        """It answers nobody any more. What is under way ends, and is counted as far as it came."""
+        """Close a gateway. Answers under way end, and are counted as far as they came."""
         await self._thread.call(self._closed(gateway))
 
     async def _opened(self, settings: GatewaySettings, address: str) -> OpenGateway:
@@ -73,7 +74,7 @@ class Gateways:
         return gateway
 
     def _asking(self) -> UpstreamClient:
-        """What asks providers: made with the first request that goes to one."""
+        """The client that asks providers, made with the first request that needs it."""
         self._client = self._client or UpstreamClient(self._trust, self._silent)
         return self._client
 
@@ -89,7 +90,7 @@ class Gateways:
 
 
 class OpenGateway:
-    """One that listens. Lives in the gateways' loop, but for its address and its defects."""
+    """A gateway that listens. It lives in the gateways' loop, except for its address and its defects."""
 
     def __init__(self, application: Application, address: str) -> None:
         self._application = application
@@ -102,7 +103,7 @@ class OpenGateway:
 
     @property
     def defects(self) -> tuple[str, ...]:
-        """What went wrong in our own code for this cell: with any, what was seen of it may be incomplete."""
+        """What went wrong in our own code for this cell. With any, its gateway may have missed something."""
         return tuple(self._defects)
 
     def start(self) -> None:
@@ -143,7 +144,7 @@ class OpenGateway:
                 slots.release()
 
     async def stop(self) -> None:
-        """Ends every connection at once; what was under way is counted as far as it came. Harmless when repeated."""
+        """End every connection at once. What was under way is counted as far as it came. A second call does nothing."""
         if self._accepting is None or self._listening is None or self._state is None:
             return
         accepting, self._accepting = self._accepting, None
@@ -169,7 +170,7 @@ UNREAD_SECONDS = 60.0
 
 
 class AgentConnection(HttpToolsProtocol):
-    """over: called when it has ended."""
+    """A connection of an agent. over: called when it has ended."""
 
     def __init__(self, config: Config, state: ServerState, over: Callable[[], None]) -> None:
         super().__init__(config, state, {})

@@ -41,10 +41,7 @@ LEGACY = "function_call"
 
 class ChatCalls:
     """The calls of one choice, put apart as the most lenient client would do it: a new id, a new name or arguments that
-    begin again are a further call, whatever the index says.
-
-    is_unsure: two clients may make different calls of the same pieces.
-    """
+    begin again are a further call, whatever the index says."""
 
     def __init__(self) -> None:
         self._all: list[_Call] = []
@@ -55,7 +52,7 @@ class ChatCalls:
         self._fragments: list[tuple[str, _Call]] = []
 
     def add(self, choice: Mapping[str, Any]) -> None:
-        """The next piece of the choice, as a `delta`; a `message` has its calls whole."""
+        """The next piece of the choice: a `delta`, or a `message`, which has its calls whole."""
         delta, message = mapping(choice, "delta"), mapping(choice, "message")
         touched: set[Any] = set()
         for place, told in enumerate(_listed(delta.get("tool_calls"))):
@@ -71,7 +68,7 @@ class ChatCalls:
 
     @property
     def is_unsure(self) -> bool:
-        """See the class."""
+        """Whether two clients may make different calls of the same pieces."""
         return self._is_unsure or any(call.repeated or (call.begins_again and call.is_open()) for call in self._all)
 
     def documents(self) -> tuple[list[Any], list[Any]]:
@@ -97,7 +94,7 @@ class ChatCalls:
         id_, name, written = text(told, "id"), *_made(told)
         call = self._continued(slot, id_, name, written, has_index=has_index)
         if call is not None and name and slot in touched and not (written or call.written):
-            call = None  # two in one piece, neither of which takes arguments
+            call = None  # two calls in one piece, without arguments
         touched.add(slot)
         if call is None:
             self._begin(slot, told)
@@ -114,7 +111,7 @@ class ChatCalls:
         self._by_id[call.id] = call
 
     def _continued(self, slot: Any, id_: str, name: str, written: str, *, has_index: bool) -> _Call | None:
-        """The call that a piece goes on with; None where it begins a further one."""
+        """The call that a piece continues; None where it begins a further one."""
         here, known = self._latest.get(slot), self._by_id.get(id_) if id_ else None
         # The index of some servers is another one in each piece.
         is_known = known is not None and known is not here and name in ("", known.name)
@@ -138,9 +135,12 @@ class ChatCalls:
 
 
 class _Call:
-    """written: whether its arguments have begun. begins_again: whether they may have begun once more. repeated: how
-    often its name came again, without its id, since its arguments last grew: each time may be a further call without
-    arguments. (Some servers repeat the name in each piece; there arguments follow.)"""
+    """A call as its pieces come.
+
+    written: whether its arguments have begun. begins_again: whether they may have begun a second time. repeated: how
+    often its name came again, without its id, since its arguments last grew. Each of these may be a further call
+    without arguments. (Where a server repeats the name in each piece, arguments follow.)
+    """
 
     def __init__(self, *, is_legacy: bool) -> None:
         self.fields = Fields()
@@ -190,7 +190,7 @@ class _Call:
         return self._is_open
 
     def documents(self) -> list[Any]:
-        """It, and as many further ones as its arguments begin again."""
+        """The call, and as many further ones as its arguments begin again."""
         found = settled(self.fields)
         function = mapping(found, "function")
         whole = json_objects(text(function, "arguments"))
@@ -200,7 +200,7 @@ class _Call:
 
 
 def _listed(value: Any) -> list[Mapping[str, Any]]:
-    """The calls of a list; one that stands alone is one. Of some servers they have no object of their own for name and
+    """The calls of a list, or the one that stands there alone. Some servers have no inner object for name and
     arguments."""
     found = _objects(value)
     return [_with_function(one) if "name" in one and not WRITTEN_IN_CHAT.keys() & one.keys() else one for one in found]
@@ -241,12 +241,13 @@ def _text(value: Any) -> str:
 
 
 class ResponseItems:
-    """The items of a response. A stream tells them three times, and each kind of client reads another telling: as they
-    are added and written, when they are done, and in the response at the end. The last one decides, but a call that is
-    told anywhere counts.
+    """The items of a response.
 
-    is_unsure: whether a call that was added and one that was done, with other ids in the same place, may be one call or
-    two; `all` finds it out."""
+    A stream tells them three times: when they are added and written, when they are done, and in the response at the
+    end. Each kind of client reads another telling. The last one decides, but a call that is told anywhere counts.
+    is_unsure, set by `all`: whether a call that was added and one that was done, with other ids in the same place, may
+    be one call or two.
+    """
 
     def __init__(self) -> None:
         self.is_unsure = False
@@ -257,7 +258,7 @@ class ResponseItems:
         self._in_response: list[Any] = []
 
     def event(self, data: Mapping[str, Any]) -> None:
-        """The next event, also one that is about no item."""
+        """The next event; it may be about no item."""
         name = text(data, "type")
         if name == "response.output_item.added":
             self._added.append(_Item(data, mapping(data, "item")))
@@ -270,7 +271,7 @@ class ResponseItems:
             self._item_of(data, written).write(data, written[1])
 
     def _item_of(self, data: Mapping[str, Any], written: tuple[str, str]) -> _Item:
-        """The last one that was added with this id, else in this place, else at all."""
+        """The last item that was added with this id, else in this place, else at all."""
         for name, key in (("item_id", "id"), ("output_index", "place")):
             told = data.get(name)
             known = [one for one in self._added if told is not None and getattr(one, key) == told]
@@ -282,7 +283,7 @@ class ResponseItems:
         return self._added[-1]
 
     def all(self) -> list[tuple[Any, bool]]:
-        """Each with whether it came whole."""
+        """The items, each with whether it came whole."""
         found = [*(self._in_response or self._done)]
         counted = Counter(map(_telling, found))
         if self._in_response:
@@ -305,7 +306,7 @@ class ResponseItems:
         return whole + [(part, _has_arguments(part)) for item in open_ones for part in _parted(item)]
 
     def _never_done(self, found: Iterable[Any]) -> list[_Item]:
-        """Calls that were added by name alone and are none of those that were told elsewhere. Each call that was told
+        """Calls that were added by name alone and are not among those told elsewhere. A call that was told elsewhere
         stands for one that was added."""
         free = [item for item in found if isinstance(item, dict)]
         bare = []
@@ -331,7 +332,7 @@ class ResponseItems:
         return further
 
     def _place_of(self, item: Mapping[str, Any]) -> Any:
-        """Where an item stands that is done, or in the response."""
+        """The place of an item that is done, or that is in the response."""
         for place, done in zip(self._places, self._done, strict=True):
             if done == item:
                 return place
@@ -408,7 +409,7 @@ def _telling(item: Any) -> str:
 
 
 def _is_alike(item: Mapping[str, Any], other: Mapping[str, Any], field: str) -> bool:
-    """Whether an item of which only the name or only the arguments were told may be the other one."""
+    """Whether an item may be the other one, where only its name or only its arguments were told."""
     if kind(item) != kind(other):
         return False
     if not text(item, field):

@@ -20,9 +20,12 @@ _TAKE_CODE = {"exec"}
 
 
 def trace_of(exchanges: Sequence[Exchange], spent: Spent) -> Trace:
-    """Calls as providers asked for them, each with the result that was sent back under its id, and what was said. The
-    final output is the last answer of a conversation with tools, where there was one: a client asks for titles, too.
-    What was said, called or sent back has the time of its request."""
+    """The trace: calls as providers asked for them, each with the result that was sent back under its id, and what was
+    said.
+
+    The final output is the last answer of a conversation with tools, where there was one: a client asks for titles,
+    too. What was said, called or sent back has the time of its request.
+    """
     builder = TraceBuilder(GATEWAY)
     open_calls = _OpenCalls()
     for exchange in exchanges:
@@ -55,15 +58,15 @@ def _add(builder: TraceBuilder, place: str, call: ModelCall) -> None:
 
 
 class _OpenCalls:
-    """Calls without a result, by what that is found by. Each has a name of its own here: its id, or its tool's name in
-    an API without ids; with a number where that came before."""
+    """Calls without a result, by what a result is found by. Each has a name of its own here: its id, or the name of its
+    tool in an API without ids, with a number where that came before."""
 
     def __init__(self) -> None:
         self._names: dict[str, int] = {}
         self._open: dict[Key, list[str]] = defaultdict(list)
 
     def add(self, api: str, call: ModelCall) -> str:
-        """A call was made; its name here."""
+        """A call was made. Returns its name here."""
         name = told = call.id or call.name
         while name in self._names:
             self._names[told] += 1
@@ -100,7 +103,7 @@ def _usage(spent: Spent, requests: int) -> Usage:
 
 
 def differences(seen: Trace, declared: Trace) -> tuple[str, ...]:
-    """Sentences on what the agent's own transcript tells otherwise; what was seen counts."""
+    """Sentences on what the agent's own transcript tells differently. What was seen counts."""
     found = []
     if declared.tool_calls is not None and len(declared.tool_calls) != len(seen.tool_calls or ()):
         found.append(
@@ -122,9 +125,11 @@ def differences(seen: Trace, declared: Trace) -> tuple[str, ...]:
 
 
 def calls_elsewhere(seen: Trace, declared: Trace) -> int:
-    """How many calls the agent's own transcript tells of that no answer here asked for. By their ids where the
-    transcript has those of the API (Gemini CLI puts the tool's name before them); else by their number, unless a tool
-    was called that takes code, which may call any number of others."""
+    """How many calls the agent's own transcript has that no answer here asked for.
+
+    They are told apart by their ids, where the transcript has those of the API (Gemini CLI puts the tool's name before
+    them); else by their number, unless a tool was called that runs code, which may call any number of other tools.
+    """
     told, known = declared.tool_calls or (), seen.tool_calls or ()
     if declared.source != AGENT_RESULT and reader_of(declared.source).has_ids_of_api and all(call.id for call in known):
         ids = {call.id for call in known}
@@ -135,8 +140,8 @@ def calls_elsewhere(seen: Trace, declared: Trace) -> int:
 
 
 def with_declared(seen: Trace, declared: Trace) -> Trace:
-    """With what only the agent itself can tell: permissions, why it stopped, its own final answer where models' words
-    tell none, and calls of tools that no model asked for, which count nowhere."""
+    """The trace with what only the agent can tell: permissions, why it stopped, its own final answer where the models'
+    words have none, and calls of tools that no model asked for, which count nowhere."""
     known = {call.id for call in seen.tool_calls or ()}
     told = declared.tool_calls or ()
     # Ids that are all unknown are of another kind: they tell nothing.
@@ -164,8 +169,8 @@ _CALLS_LIMIT = 1_000
 
 
 def audit_records(ledger: Ledger) -> Iterator[tuple[str, str, dict[str, Any]]]:
-    """For each line its type, its time and its details, as `AuditLog.write` takes them: the requests in their order,
-    then those that were not let through."""
+    """Type, time and details of each line, as `AuditLog.write` takes them: the requests in their order, then those that
+    were not let through."""
     for exchange in ledger.exchanges:
         yield "model_request", exchange.ts, _details(exchange)
     if refused := Counter(ledger.refused):

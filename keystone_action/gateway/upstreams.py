@@ -70,18 +70,18 @@ class Upstream:
 
     @property
     def key_in_words(self) -> str:
-        """What it may refuse."""
+        """What the provider refuses when it refuses the key."""
         if not self.key:
             return "a request without a key"
         return f"the key in {self.variable}" if self.variable else "the key that gateway.providers has for it"
 
     def url(self, path: str, query: str) -> str:
-        """Of a request for this path below the base. Credentials in the query are replaced, too."""
+        """The URL of a request for this path below the base. Credentials in the query are left out."""
         kept = "&".join(pair for pair in query.split("&") if _name_in(pair) not in _CREDENTIALS_IN_QUERIES)
         return f"{self.base.rstrip('/')}{path}" + (f"?{kept}" if kept else "")
 
     def headers(self, headers: HeaderLines) -> HeaderLines:
-        """Those of an agent's request as the provider gets them: every credential is replaced."""
+        """The headers of an agent's request as the provider gets them: every credential is replaced."""
         dropped = CREDENTIALS | _OF_THE_CONNECTION | _SHAPING | _named_by_connection(headers) | {b"accept-encoding"}
         kept = [(name, value) for name, value in headers if name.lower() not in dropped]
         # We read the answer, and no client depends on its being compressed.
@@ -111,14 +111,14 @@ def _named_by_connection(headers: Iterable[tuple[bytes, bytes]]) -> set[bytes]:
 
 
 def answer_headers(headers: HeaderLines) -> HeaderLines:
-    """Those of a provider's answer as the agent gets them."""
+    """The headers of a provider's answer as the agent gets them."""
     dropped = _OF_THE_ANSWER | _named_by_connection(headers)
     return [(name, value) for name, value in headers if name.lower() not in dropped and _CLEAN.fullmatch(value)]
 
 
 class UpstreamClient:
-    """Asks providers. Lives in one event loop. trust: a bundle of certificates, None = the usual ones. silent: seconds
-    that a provider may think before its next byte."""
+    """The client that asks providers. It lives in one event loop. trust: a bundle of certificates; None = the usual
+    ones. silent: seconds that a provider may take for its next byte."""
 
     def __init__(self, trust: str | None = None, silent: float = SILENT_SECONDS) -> None:
         import ssl
@@ -137,7 +137,7 @@ class UpstreamClient:
     async def stream(
         self, method: str, url: str, headers: HeaderLines, body: bytes | None
     ) -> AsyncIterator[httpx.Response]:
-        """Its answer, the body still to be read. Raises httpx.HTTPError, httpx.InvalidURL."""
+        """The provider's answer; its body is still to be read. Raises httpx.HTTPError, httpx.InvalidURL."""
         import httpx
 
         # Made here, not by the client, which would add cookies of earlier answers and headers of its own.
@@ -188,8 +188,8 @@ _ALONE: Mapping[str, Mapping[str, str]] = {"openai": {"COPILOT_OFFLINE": "true"}
 
 
 def provider_of_api(api: str, apis: Mapping[str, str]) -> str | None:
-    """The name of the provider that is meant where only an API is named. apis: by the names of providers; that with
-    the API's name is meant, else the first; None where there is none."""
+    """The provider that is meant where only an API is named: the one with the API's name, else the first one; None
+    where there is none. apis: by the names of providers."""
     names = [name for name, one in apis.items() if one == api]
     return None if not names else api if api in names else names[0]
 

@@ -234,9 +234,9 @@ def _read_message(body: bytes, content_type: str, host: str) -> JudgeReply:
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        raise CallFailed(f"{host} answered {content_type or 'something'} that is no JSON", transient=True) from None
+        raise CallFailed(f"{host} answered {content_type or 'something'} that is not JSON", transient=True) from None
     if not isinstance(document, dict) or not isinstance(document.get("content"), list):
-        raise CallFailed(f"{host} answered JSON that is no message", transient=True)
+        raise CallFailed(f"{host} answered JSON that is not a message", transient=True)
     blocks = [block for block in document["content"] if isinstance(block, dict) and block.get("type") == "text"]
     usage = document.get("usage") if isinstance(document.get("usage"), dict) else {}
     assert isinstance(usage, dict)
@@ -289,7 +289,7 @@ class OpenAIClient:
             )
         if document is None:
             kind = response.headers.get("content-type", "something")
-            raise CallFailed(f"{host} answered {kind} that is no JSON ({response.status_code})", transient=True)
+            raise CallFailed(f"{host} answered {kind} that is not JSON ({response.status_code})", transient=True)
         return _read_completion(document, host)
 
     async def close(self) -> None:
@@ -323,7 +323,7 @@ def _read_completion(document: Any, host: str) -> JudgeReply:
     first = choices[0] if isinstance(choices, list) and choices else None
     message = first.get("message") if isinstance(first, dict) else None
     if not isinstance(first, dict) or not isinstance(message, dict):
-        raise CallFailed(f"{host} answered JSON that is no chat completion", transient=True)
+        raise CallFailed(f"{host} answered JSON that is not a chat completion", transient=True)
     finish = first.get("finish_reason")
     stop: Stop = "truncated" if finish == "length" else "end"
     if finish == "content_filter" or message.get("refusal"):

@@ -59,7 +59,7 @@ def _load(text: str) -> Any:
     except BadAnswer:
         raise
     except (ValueError, RecursionError):
-        raise BadAnswer("expected one JSON object and nothing else, found text that is no JSON") from None
+        raise BadAnswer("expected one JSON object and nothing else, found text that is not JSON") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:

@@ -58,8 +58,8 @@ def test_output_alone_is_enough() -> None:
         ({"output": "", "token_usage": {"completion_tokens": True}}, "found a boolean"),
         ({"output": "", "token_usage": {"cost_usd": "1"}}, "expected a number under `token_usage.cost_usd`"),
         ({"output": "", "token_usage": {"cost_usd": 10**400}}, "finite number"),
-        ({"output": "", "token_usage": {"cost_usd": float("nan")}}, "NaN is no JSON number"),
-        ({"output": "", "token_usage": {"cost_usd": float("inf")}}, "Infinity is no JSON number"),
+        ({"output": "", "token_usage": {"cost_usd": float("nan")}}, "NaN is not a JSON number"),
+        ({"output": "", "token_usage": {"cost_usd": float("inf")}}, "Infinity is not a JSON number"),
     ],
 )
 def test_what_is_malformed_says_where(document: Any, problem: str) -> None:
@@ -70,13 +70,13 @@ def test_what_is_malformed_says_where(document: Any, problem: str) -> None:
 @pytest.mark.parametrize(
     ("data", "problem"),
     [
-        (b"", "no JSON"),
-        (b"text before {}", "no JSON"),
-        (b'{"output": "a"} {"output": "b"}', "no JSON"),
+        (b"", "not JSON"),
+        (b"text before {}", "not JSON"),
+        (b'{"output": "a"} {"output": "b"}', "not JSON"),
         (b'{"output": "\xff"}', "not UTF-8"),
-        (b'{"output": "x", "y": 1e999}', "no JSON|number"),
+        (b'{"output": "x", "y": 1e999}', "not JSON|number"),
         (b"[" * 100_000, "nested too deep"),
-        (b'{"output": "x", "n": ' + b"9" * 5000 + b"}", "no JSON"),
+        (b'{"output": "x", "n": ' + b"9" * 5000 + b"}", "not JSON"),
     ],
 )
 def test_hostile_bytes_are_malformed(data: bytes, problem: str) -> None:

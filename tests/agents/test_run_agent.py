@@ -272,7 +272,7 @@ class TestPython:
             ("def f(i): return None", "the agent returned None"),
             ("import nothing_of_this_name", "No module named 'nothing_of_this_name'"),
             ("def f(i): import gone.far", "No module named 'gone'"),
-            ("f = 3", "mod:f is no function"),
+            ("f = 3", "mod:f is not a function"),
             ("def g(): pass", "has no attribute 'f'"),
             ("def ff(): pass", "has no attribute 'f', did you mean 'ff'?"),
             ("def f(:", "SyntaxError"),

@@ -47,9 +47,9 @@ def test_normalized_is_the_default_and_the_message_shows_both() -> None:
 
 
 def test_a_missing_output_fails_even_where_nothing_is_expected() -> None:
-    outcome = exact("", "", problem="the JSON document on stdout is malformed: it is no JSON")
+    outcome = exact("", "", problem="the JSON document on stdout is malformed: it is not JSON")
     assert outcome.status == "fail"
-    assert "it is no JSON" in outcome.message
+    assert "it is not JSON" in outcome.message
 
 
 def test_long_texts_say_where_they_part() -> None:

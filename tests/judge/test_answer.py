@@ -40,10 +40,10 @@ def test_reads_the_score(text: str, score: float, reason: str) -> None:
     ("text", "told"),
     [
         ("", "an empty answer"),
-        ("8 out of 10", "no JSON"),
-        ('{"score": 0.9', "no JSON"),
-        ('Here you go: {"score": 0.9}', "no JSON"),
-        ('{"score": 0.9} {"score": 0.1}', "no JSON"),
+        ("8 out of 10", "not JSON"),
+        ('{"score": 0.9', "not JSON"),
+        ('Here you go: {"score": 0.9}', "not JSON"),
+        ('{"score": 0.9} {"score": 0.1}', "not JSON"),
         ("[0.9]", "expected a JSON object, found a list"),
         ("0.9", "expected a JSON object, found 0.9"),
         ('{"passed": true}', 'the key "score"'),
@@ -60,7 +60,7 @@ def test_reads_the_score(text: str, score: float, reason: str) -> None:
         ('{"score": -0.1}', "found -0.1"),
         ('{"score": 0.1, "score": 1.0}', "found one twice"),
         ('{"score": ' + "9" * 5000 + "}", "expected"),
-        ("[" * 100_000, "no JSON"),
+        ("[" * 100_000, "not JSON"),
     ],
 )
 def test_refuses_everything_else(text: str, told: str) -> None:

@@ -55,13 +55,13 @@ def test_a_thinking_model_is_read_by_its_text_alone() -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        (says('{"score": 0.9, "pas'), "no JSON"),
+        (says('{"score": 0.9, "pas'), "not JSON"),
         (answer(1.5), "found 1.5"),
         (answer(-1), "found -1"),
         (says('{"score": NaN, "passed": true, "reason": ""}'), "found NaN"),
         (answer("0.9"), "found the text '0.9'"),
         (answer(True), "found true"),
-        (says("I would give it 8 out of 10."), "no JSON"),
+        (says("I would give it 8 out of 10."), "not JSON"),
     ],
 )
 def test_an_unusable_answer_is_told_and_asked_again(model: str, bad: Reply, told: str) -> None:
@@ -137,7 +137,7 @@ def test_trouble_that_passes(model: str, trouble: Reply) -> None:
         (error(529, "so busy"), "is overloaded (529): so busy"),
         (error(429, "slow down"), "limiting our rate (429): slow down"),
         (Reply(fault="reset"), "can't be reached"),
-        (Reply(body="<html>", content_type="text/html"), "answered text/html that is no JSON"),
+        (Reply(body="<html>", content_type="text/html"), "answered text/html that is not JSON"),
         (Reply(status=502, body="<html>", content_type="text/html"), "could not answer (502)"),
     ],
 )

@@ -159,7 +159,7 @@ def test_an_agent_result_with_senseless_numbers(workspace, number):
 
 
 def test_a_result_that_was_asked_for_and_is_none(workspace):
-    run = AgentRun(problem="the JSON document on stdout is malformed: it is no JSON", stdout="x", output="")
+    run = AgentRun(problem="the JSON document on stdout is malformed: it is not JSON", stdout="x", output="")
     copy = workspace.parent / "copy"
     assert observe(agent(output={"json": "stdout"}), run, workspace, copy).problem == run.problem
     python = PythonAgent(type="python", entrypoint="a:B", dir=".")

@@ -83,7 +83,7 @@ def forms_of(name: str, value: str) -> Iterator[Form]:
 
 
 def _written(name: str, value: str, *, anywhere: bool, infix: str = "") -> Iterator[Form]:
-    """As it is, URL-encoded, and as a text in JSON."""
+    """The value as it is, URL-encoded, and as a text in JSON."""
     texts = {
         "": value,
         "url": quote(value, safe="", errors="replace"),
@@ -97,7 +97,7 @@ def _written(name: str, value: str, *, anywhere: bool, infix: str = "") -> Itera
 
 
 def _of_path(name: str, path: str) -> Iterator[Form]:
-    """Its real path too, without links: programs print either."""
+    """The path, and the real path without links: programs print either."""
     if not path:
         return  # a HOME of `/` stands in every path
     for infix, one in (("", path), ("real", os.path.realpath(path))):
@@ -112,7 +112,7 @@ def _of_path(name: str, path: str) -> Iterator[Form]:
 
 
 def _of_url(name: str, url: str) -> Iterator[Form]:
-    """Its host and port too, under the names that this machine has for itself."""
+    """The URL, and its host and port, also under the names that this machine has for itself."""
     for form in _written(name, url, anywhere=False):
         yield Form(form.token, form.text, _ended(re.escape(form.text)))
     try:
@@ -152,7 +152,8 @@ def _as_dashed(text: str) -> str:
 
 
 def path_pattern(text: str) -> str:
-    """Not within a longer path. Before it may stand an escaped line end, a colour, or an option of one letter."""
+    """A path that is not within a longer one. Before it may stand an escaped line end, a colour, or an option of one
+    letter."""
     escaped = re.escape(text)
     allowed = rf"(?<![\w.~%-]{escaped})|(?<=\\[nrt]{escaped})|(?<=[\d\[][mK]{escaped})|(?<=[\s\"']-[A-Za-z]{escaped})"
     return rf"{escaped}(?:{allowed})(?![\w-])(?!\.\w)"
@@ -182,8 +183,8 @@ and `"session_id": 73187`."""
 
 
 class Names:
-    """Of one run. The longest value is replaced first, so that a port in a URL and a workspace below the temporary
-    folder come out right. Values that can't be told from ordinary text are left as they are (`name_forms.py`)."""
+    """The names of one run. The longest value is replaced first, so that a port in a URL and a workspace below the
+    temporary folder come out right. Values that can't be told from ordinary text are left as they are."""
 
     def __init__(self, values: Mapping[str, str]) -> None:
         """values: by their names, as {"workspace": "/x/y", "service.api.url": "http://…", "secret.TOKEN": "…"}; empty
@@ -216,7 +217,7 @@ class Names:
                 self._know(one, max(self._by_number, default=0) + 1)
 
     def number_of_program(self, ids: Iterable[str]) -> None:
-        """Ids that an agent's program made, however short; they stand alone wherever they stand."""
+        """Ids that an agent's program made, however short. They are replaced where they stand alone."""
         for one in ids:
             if one not in self._ids and _OF_PROGRAM.fullmatch(one):
                 self._know(one, max(self._by_number, default=0) + 1)
@@ -340,8 +341,9 @@ def _is_secret(name: str | None) -> bool:
 
 
 def comparable_text(text: str) -> str:
-    """A named text of a request, as it is compared: whether a path has a form of its own depends on the path, and
-    whether `/tmp` is this run's temporary folder depends on the sandbox. Such a text can't be filled any more."""
+    """A named text of a request, in the form in which it is compared. Whether a path has a form of its own depends on
+    the path, and whether `/tmp` is this run's temporary folder depends on the sandbox. Such a text can't be filled any
+    more."""
     return _SHARED_TEMPORARY.sub("{tmp}", _PARTS.sub(_without_form, text))
 
 
@@ -362,7 +364,7 @@ def _after_id(number: str) -> str:
 
 
 def _id_pattern(kind: str, lengths: set[int]) -> str:
-    """Places that may be ids: only those that are known are replaced."""
+    """A pattern for places that may be ids. Only known ones are replaced."""
     begins = re.escape(kind) or "[A-Za-z0-9]"
     rests = "|".join(f"[A-Za-z0-9_-]{{{length - max(1, len(kind))}}}" for length in sorted(lengths, reverse=True))
     return rf"{begins}(?<![A-Za-z0-9]{begins})(?:{rests})(?![A-Za-z0-9_-])"

@@ -44,7 +44,7 @@ class Conversation:
 
 
 class Conversations:
-    """Of one cell, as its requests come."""
+    """The conversations of one cell, as its requests come."""
 
     def __init__(self) -> None:
         self._by_messages: dict[tuple[str, bool, bytes], Conversation] = {}
@@ -53,7 +53,7 @@ class Conversations:
 
     def of(self, api: str, messages: Sequence[Any], *, with_tools: bool, previous: str = "") -> Conversation:
         """The conversation that a request continues or begins. messages: in their normal form. previous: the id of the
-        answer that it says it continues, in an API whose requests send only what is new; empty otherwise."""
+        answer that the request says it continues, in an API whose requests send only what is new; else empty."""
         digests = list(_digests(messages))
         known = self._by_answer.get(previous) if previous else None
         earlier = (self._by_messages.get((api, with_tools, one)) for one in reversed(digests))
@@ -66,14 +66,15 @@ class Conversations:
         return found
 
     def answered(self, conversation: Conversation, answer_id: str = "") -> None:
-        """Its last request was answered. answer_id: by which a later request can continue it."""
+        """The last request of a conversation was answered. answer_id: a later request can continue the conversation by
+        it."""
         conversation.answered += 1
         if answer_id:
             self._by_answer[answer_id] = conversation
 
 
 def _digests(messages: Sequence[Any]) -> Iterator[bytes]:
-    """Of the first message, the first two, and so on."""
+    """The digests of the first message, of the first two, and so on."""
     so_far = hashlib.sha256()
     for message in messages:
         so_far.update(json.dumps(message, sort_keys=True).encode())
@@ -103,7 +104,7 @@ class KnownRequest:
 
 
 class Requests:
-    """Of one cell. names: of this run's values, once it has begun."""
+    """The requests of one cell. names: this run's values, once it has begun."""
 
     def __init__(self, sameness: Sameness) -> None:
         self._sameness = sameness
@@ -115,11 +116,12 @@ class Requests:
         self.names = Names({})
 
     def begin(self, names: Names) -> None:
-        """The cell's sandbox is there, and what differs from run to run is known."""
+        """The sandbox of the cell is there, so that what differs from run to run is known."""
         self.names, self._forms = names, NormalForms(names, self._sameness)
 
     async def know(self, api: str, provider: ModelApi, path: str, body: bytes) -> KnownRequest:
-        """Read a request. One at a time, in the order in which they came. Raises Refusal, RecordingError."""
+        """Read a request. They are read one at a time, in the order in which they come. Raises Refusal,
+        RecordingError."""
         async with self._turn:
             self._number += 1
             if len(body) <= SHORT:
@@ -165,7 +167,8 @@ _END_SECONDS = 5.0
 
 
 class Recorder:
-    """Of one cell. relay: asks the provider. problem: why what was kept is not all; empty when it is."""
+    """The recorder of one cell. relay: asks the provider. problem: why the recording is not complete; empty where it
+    is."""
 
     keeps_documents = True
 
@@ -211,7 +214,7 @@ class Recorder:
             over.set()
 
     async def _ended_answers(self) -> None:
-        """Waits for answers that have ended for their clients and not yet for us: their ids come back at once."""
+        """Waits for answers that their clients have read to the end and we have not: their ids come back at once."""
         ended = [over for copy, over in self._under_way.items() if copy.so_far().finished]
         if ended:
             await asyncio.wait([asyncio.ensure_future(over.wait()) for over in ended], timeout=_END_SECONDS)
@@ -248,7 +251,8 @@ class Recorder:
         )
 
     def _count(self, known: KnownRequest, document: Mapping[str, Any]) -> None:
-        """Bounds our memory, and what is written to what can be read; `NormalForms` bounds what requests hold."""
+        """Bounds our memory, and keeps what is written within what can be read. `NormalForms` bounds what requests
+        hold."""
         self._size += len(str(document))
         self._messages += count_messages(known.normal)
         if self.problem:

@@ -31,7 +31,7 @@ class RecordingError(HarnessError):
 
 
 def with_texts(value: Any, change: Callable[[str], Any], depth: int = 0) -> Any:
-    """The value with each text in it changed, names of objects too. Raises RecordingError."""
+    """The value with each text in it changed, names in objects too. Raises RecordingError."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
@@ -128,8 +128,8 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_folder(folder: Path, below: Path | None) -> int:
-    """A descriptor of the folder. below: no link on the way from there is followed; None, or a folder elsewhere: it is
-    not a link itself. The caller closes it. Raises OSError."""
+    """A descriptor of the folder; the caller closes it. below: a folder above it: no link on the way from there is
+    followed. Where it is None, or another folder, only the folder itself must not be a link. Raises OSError."""
     if below is None or not folder.is_relative_to(below):
         return os.open(folder, _FOLDER)
     root = os.open(below, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -140,7 +140,7 @@ def open_folder(folder: Path, below: Path | None) -> int:
 
 
 def make_folder(folder: Path, below: Path | None) -> int:
-    """As `open_folder`. What is missing on the way is made, and belongs to the owner of what it is made in."""
+    """As `open_folder`, but missing folders are made. They belong to the owner of the folder that they are made in."""
     start = folder
     if below is None or not folder.is_relative_to(below):
         while not os.path.lexists(start) and start != start.parent:
@@ -159,7 +159,8 @@ def make_folder(folder: Path, below: Path | None) -> int:
 
 
 def open_regular(path: Path, descriptor: int) -> BinaryIO:
-    """What a descriptor is of, to be read. Raises RecordingError, and closes it, where that is no regular file."""
+    """The file of a descriptor, to be read. Raises RecordingError, and closes the descriptor, where it is not a regular
+    file."""
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
         return os.fdopen(descriptor, "rb")
     os.close(descriptor)
@@ -191,7 +192,7 @@ def _enter(above: int, name: str) -> int:
 
 
 def give_to_owner_of(folder: int, descriptor: int) -> None:
-    """Make what we made belong to the owner of the folder that it is in. Only root can. Raises OSError."""
+    """Give what we made to the owner of the folder that it is in. Only root can do that. Raises OSError."""
     if os.geteuid() == 0:
         owner = os.fstat(folder)
         os.fchown(descriptor, owner.st_uid, owner.st_gid)
@@ -294,7 +295,7 @@ OF_HEADER = ("keystone_recording", "product", "spec", "cell", "date", "providers
 
 
 def header_line(recording: Recording, lines: Iterable[bytes]) -> bytes:
-    """The first line, for a recording with these others."""
+    """The first line of a recording with these other lines."""
     others = list(lines)
     values = (
         FORMAT,
@@ -310,7 +311,7 @@ def header_line(recording: Recording, lines: Iterable[bytes]) -> bytes:
 
 
 def line_of(document: Mapping[str, Any]) -> bytes:
-    """Raises ValueError for a number that JSON does not have."""
+    """One line. Raises ValueError for a number that JSON does not have."""
     return canonical(document).encode() + b"\n"
 
 
@@ -332,7 +333,7 @@ def digest_of(lines: Iterable[bytes]) -> str:
 
 
 def documents_of(entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
-    """What stands in the lines of these entries."""
+    """The contents of the lines of these entries."""
     last: dict[tuple[bool, int], Mapping[str, Any]] = {}
     for entry in entries:
         conversation = entry.with_tools, entry.conversation
@@ -353,7 +354,7 @@ def documents_of(entries: Iterable[Entry]) -> Iterator[dict[str, Any]]:
 
 
 def _new(request: Mapping[str, Any], before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What a request has that the one before had not."""
+    """What a request has that the one before did not have."""
     if before is None:
         return {"request": dict(request)}
     common = {name: _common(request.get(name), before.get(name)) for name in CONVERSATIONS}
@@ -381,7 +382,7 @@ def _common(value: Any, before: Any) -> int:
 def whole_request(
     new: Mapping[str, Any], continues: Mapping[str, int], without: Iterable[str], before: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The request that a line is about. Raises ValueError where it continues more than there is."""
+    """The whole request of a line. Raises ValueError where the line continues more than there is."""
     gone = set(without)
     if missing := sorted(gone - set(before)):
         raise ValueError(f"`without` names {missing[0]!r}, which the request before has not")

@@ -39,7 +39,8 @@ def difference(wanted: Mapping[str, Any], entries: Sequence[Entry]) -> str:
 
 
 def _likeness(wanted: Mapping[str, Any], recorded: Mapping[str, Any]) -> tuple[int, int, int, int]:
-    """Equal messages at the beginning, in all, equal fields, and how near the numbers of messages are."""
+    """Equal messages at the beginning, equal fields, equal messages in all, and how near the numbers of messages
+    are."""
     ours, theirs = _messages(wanted), _messages(recorded)
     equal = [one == other for one, other in zip(ours, theirs, strict=False)]
     first = equal.index(False) if False in equal else len(equal)
@@ -52,7 +53,7 @@ def _messages(request: Mapping[str, Any]) -> list[Any]:
 
 
 def _places(recorded: Mapping[str, Any], asked: Mapping[str, Any]) -> Iterator[str]:
-    """What a request is about comes first: its model, its tools, what was said."""
+    """The places that differ. What a request is about comes first: its model, its tools, what was said."""
     names = dict.fromkeys(["model", "tools", *recorded, *asked])
     for name in names:
         if name not in recorded and name not in asked:
@@ -76,7 +77,7 @@ def _tools(recorded: Any, asked: Any) -> str:
 
 
 def _tool_names(tools: Any, depth: int = 4) -> dict[str, None]:
-    """Of tools as each API has them, namespaces of tools included."""
+    """Names of tools, in the form of any API, with those in namespaces."""
     found: dict[str, None] = {}
     for tool in tools if isinstance(tools, list) else []:
         if not isinstance(tool, dict):
@@ -168,14 +169,17 @@ class _Found:
 
 
 class Replay:
-    """Of one cell. match: `gateway.match`. miss: the sentence for the first request that no recording fits; empty while
-    all do. problem: why requests could not be compared; empty while they could. estimates: how many requests for a
-    count of tokens or a list of models were answered, all of them by an estimate."""
+    """The replay of one cell.
+
+    match: `gateway.match`. miss: the sentence for the first request that no recording fits; empty while all do.
+    problem: why requests could not be compared; empty while they could. estimates: how many requests for a count of
+    tokens or a list of models got an estimate.
+    """
 
     keeps_documents = False
 
     def __init__(self, recording: Recording, match: Match, requests: Requests, shown: str) -> None:
-        """shown: what the recording is called in sentences."""
+        """shown: what sentences call the recording."""
         self._recording, self._match, self._requests, self._shown = recording, match, requests, shown
         self._by_key: dict[tuple[str, str], list[int]] = defaultdict(list)
         self._by_turn: dict[tuple[bool, int], list[int]] = defaultdict(list)
@@ -219,7 +223,7 @@ class Replay:
         reply: AgentReply,
         copy: AnswerCopy | None = None,
     ) -> int:
-        """See Source."""
+        """See AnswerSource."""
         if route.provider is None or body is None or copy is None:
             return await self._estimate(request, body, reply)
         try:
@@ -292,8 +296,8 @@ class Replay:
         return f"nearest differs at {difference(known.normal, candidates)}"
 
     def _by_content(self, known: KnownRequest) -> _Found | None:
-        """Of equal requests the first gets the first answer; once all are used, the last one's again: a client that
-        asks once more gets what it got."""
+        """The first of several equal requests gets the first answer. Once all answers are used, the last one is given
+        again: a client that asks once more gets what it got."""
         key = known.api, known.key
         positions = self._by_key.get(key)
         if not positions:
@@ -315,8 +319,8 @@ class Replay:
         return _Found(self._recording.entries[positions[turn]], positions[turn]) if turn < len(positions) else None
 
     def _part(self, known: KnownRequest) -> tuple[bool, int] | None:
-        """The recorded conversation that one that begins now has: the first that began with this very request, else the
-        next one, with or without tools as it is."""
+        """The recorded conversation that belongs to one that begins now: the first that began with this very request,
+        else the next one, with or without tools."""
         taken = set(self._parts.values())
         free = [part for part in self._by_turn if part not in taken and part[0] == known.conversation.with_tools]
         first = (self._recording.entries[self._by_turn[part][0]] for part in free)

@@ -87,11 +87,12 @@ class Sameness:
 
 
 class NormalForms:
-    """What a recording keeps of the requests of one cell, for people to read; `ignore` is not applied.
+    """The normal forms of one cell's requests: what a recording keeps of them, for people to read. `ignore` is not
+    applied.
 
-    Ids that a provider made have their numbers, others (a client's own) are numbered within the request: `{id:own-1}`.
-    A conversation repeats nearly all of itself with each request, so each message is worked on once, and two requests
-    share the messages that they share.
+    Ids that a provider made have their numbers; others, such as a client's own, are numbered within the request:
+    `{id:own-1}`. A conversation repeats nearly all of itself with each request, so each message is worked on once, and
+    requests share the messages that they have in common.
     """
 
     def __init__(self, names: Names, sameness: Sameness) -> None:
@@ -106,7 +107,7 @@ class NormalForms:
         self._kept = 0
 
     def of(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Raises RecordingError."""
+        """The normal form of a request. Raises RecordingError."""
         kept = {name: _without_caching(value) for name, value in body.items() if name not in _LEFT_OUT}
         told = {name: kept[name] for name in CONVERSATIONS if isinstance(kept.get(name), list)}
         kept |= {name: with_results_in_order(messages) for name, messages in told.items()}
@@ -155,7 +156,7 @@ class NormalForms:
 
 
 def normal_form(api: str, body: Mapping[str, Any], names: Names, sameness: Sameness) -> dict[str, Any]:  # noqa: ARG001
-    """Of one request alone. Raises RecordingError."""
+    """The normal form of one request alone. Raises RecordingError."""
     return NormalForms(names, sameness).of(body)
 
 
@@ -199,11 +200,11 @@ class _Patterns:
         self._left = PATTERN_SECONDS
 
     def begin(self) -> None:
-        """What was done so far took no time."""
+        """Start the time limit anew."""
         self._left = PATTERN_SECONDS
 
     def applied(self, value: Any) -> Any:
-        """Raises RecordingError when all together took too long."""
+        """The value with a mark in place of each match. Raises RecordingError when all together took too long."""
         return with_texts(value, self._text) if self._texts else value
 
     def _ready(self) -> list[Any]:
@@ -212,7 +213,7 @@ class _Patterns:
         return self._compiled
 
     def found(self, value: Any) -> list[str]:
-        """What the groups of the patterns match, in the order of its places. Raises RecordingError."""
+        """What the groups of the patterns match, in the order of the places. Raises RecordingError."""
         places: list[tuple[int, str]] = []
 
         def look(text: str) -> str:
@@ -245,7 +246,7 @@ class _Patterns:
 
     @contextmanager
     def _limited(self, pattern: Any) -> Iterator[float]:
-        """Gives what is left of the time, in seconds."""
+        """Gives the seconds that are left."""
         started = time.monotonic()
         try:
             yield max(self._left, 0.001)
@@ -273,7 +274,8 @@ def _sha256(value: Any) -> str:
 
 
 def _without_caching(value: Any, depth: int = 0) -> Any:
-    """Also without numbers that JSON does not have: Python reads NaN and infinity where a client sends them."""
+    """The value without `cache_control`, and without numbers that JSON does not have: Python reads NaN and infinity
+    where a client sends them."""
     if isinstance(value, dict):
         check_depth(depth)
         return {
