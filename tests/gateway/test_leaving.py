@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import socket
+import struct
 import threading
 import time
 from collections.abc import AsyncIterator
@@ -272,6 +274,32 @@ def test_pipelined_requests_are_answered_in_turn():
         assert found.count(b"HTTP/1.1 200 ") == 5
         assert one.behind.most_at_once == 1
         assert len(one.ledger.exchanges) == 5
+
+
+def leave(one: World, whole: bytes, choice: random.Random) -> None:
+    """A request that is sent in two parts; its client reads nothing, a piece, or the whole answer, and hangs up."""
+    cut, reads = choice.randrange(1, len(whole)), choice.choice([b"", b"HTTP", b"message_stop", b"0\r\n\r\n"])
+    with socket.create_connection(("127.0.0.1", one.opened.port), timeout=30) as connection:
+        connection.sendall(whole[:cut])
+        connection.sendall(whole[cut:])
+        found = b""
+        while reads not in found and (piece := connection.recv(65536)):
+            found += piece
+        time.sleep(choice.random() / 500)
+        if choice.random() < 0.5:  # it does not even say that it goes
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_what_a_provider_was_asked_is_counted_whenever_a_client_leaves():
+    """A sum was one answer short once, and nobody could say why."""
+    choice, body = random.Random(20), json.dumps(STREAMED).encode()
+    head = f"POST /anthropic/v1/messages HTTP/1.1\r\nx-api-key: {WORTHLESS}\r\ncontent-length: {len(body)}\r\n\r\n"
+    with world(stream(*STREAM)) as one, ThreadPoolExecutor(8) as pool:
+        for leaving in [pool.submit(leave, one, head.encode() + body, choice) for _ in range(100)]:
+            leaving.result()
+        counted = sum(not exchange.estimated for exchange in one.settled())
+        assert counted == len(one.ledger.exchanges) == len(one.behind.asked)
+        assert one.ledger.spent.tokens == Tokens(10 * counted, 0, 0, 2 * counted)
 
 
 def test_our_own_defect_is_kept_and_never_tells_what_it_was_about(monkeypatch):
