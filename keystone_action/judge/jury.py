@@ -117,7 +117,7 @@ class _Sitting:
 
 
 class ModelJudge:
-    """Implements `judge.base.Judge` with real models.
+    """Implements `judge.judgement.Judge` with real models.
 
     environ: our own environment, the only place that keys and base URLs are read from. fast, strong: what the aliases
     mean (inputs); None or empty = `KEYSTONE_JUDGE_FAST`, `KEYSTONE_JUDGE_STRONG`, else our defaults. cache_dir: where
@@ -148,7 +148,7 @@ class ModelJudge:
         self._questions: anyio.CapacityLimiter | None = None
 
     async def require(self, models: tuple[str, ...]) -> None:
-        """See `judge.base.Judge`."""
+        """See `judge.judgement.Judge`."""
         self._jurors(models)
 
     async def judge(self, request: JudgeRequest) -> Judgement:

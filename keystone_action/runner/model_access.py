@@ -111,11 +111,11 @@ class LazyJudge:
         self._judge: Judge | None = None
 
     async def require(self, models: tuple[str, ...]) -> None:
-        """See `judge.base.Judge`."""
+        """See `judge.judgement.Judge`."""
         await self._make_judge().require(models)
 
     async def judge(self, request: JudgeRequest) -> Judgement:
-        """See `judge.base.Judge`."""
+        """See `judge.judgement.Judge`."""
         return await self._make_judge().judge(request)
 
     def _make_judge(self) -> Judge:
