@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from keystone_action.engine import archives as docker_pack
+from keystone_action.engine import archives
 from keystone_action.engine import records as label
 from keystone_action.engine.archives import put_archive
 from keystone_action.engine.calls import Refused, engine_errors
@@ -284,8 +284,8 @@ def layer_holds(
     if not paths or not wanted:
         return False
     archive = [
-        *docker_pack.small_file(_PATHS.lstrip("/"), "\0".join(path.lstrip("/") for path in paths).encode(), 0o600),
-        *docker_pack.small_file(_NEEDLES.lstrip("/"), "\n".join(wanted).encode(), 0o600),
+        *archives.small_file(_PATHS.lstrip("/"), "\0".join(path.lstrip("/") for path in paths).encode(), 0o600),
+        *archives.small_file(_NEEDLES.lstrip("/"), "\n".join(wanted).encode(), 0o600),
     ]
 
     def prepare(container: str) -> None:

@@ -14,7 +14,7 @@ import ipaddress
 import re
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -338,7 +338,7 @@ def _describe_network(made: NetworkRecord, *, isolated: bool) -> ContainerNetwor
     gateway = str(config.get("Gateway", "")).split("/")[0]
     # Engines since 28 set no address aside for a gateway that a network does not have.
     if not gateway and not isolated:
-        gateway = str(next(_hosts(config["Subnet"])))
+        gateway = str(next(iter(ipaddress.IPv4Network(config["Subnet"]).hosts())))
     return ContainerNetwork(
         id=made["Id"],
         name=made["Name"],
@@ -347,10 +347,6 @@ def _describe_network(made: NetworkRecord, *, isolated: bool) -> ContainerNetwor
         internal=bool(made.get("Internal")),
         gateway_open=not isolated,
     )
-
-
-def _hosts(subnet: str) -> Iterator[ipaddress.IPv4Address]:
-    return iter(ipaddress.IPv4Network(subnet).hosts())
 
 
 def _no_addresses(name: str, there: int) -> ServiceError:

@@ -203,7 +203,7 @@ def restore_protected(
     removed = [change.path for change in wanted if change.before is None]
     restored = [change for change in wanted if change.before is not None]
     for change in wanted:
-        _clear(workspace, change.path, keep_directory=_is_directory(change.before))
+        _clear(workspace, change.path, keep_directory=change.before is not None and change.before.kind == "directory")
     for change in sorted(restored, key=lambda one: one.path):
         _restore(workspace, originals, change.path, change.before)
     return RestoredFiles(tuple(sorted(change.path for change in restored)), tuple(sorted(removed)))
@@ -221,10 +221,6 @@ def let_in(folder: Path) -> None:
     mode = stat.S_IMODE(folder.lstat().st_mode)
     if mode & 0o700 != 0o700:
         folder.chmod(mode | 0o700)
-
-
-def _is_directory(state: FileState | None) -> bool:
-    return state is not None and state.kind == "directory"
 
 
 def _restore(workspace: Path, originals: Path | None, path: str, state: FileState | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.copies import Copied, copy_entries
+from keystone_action.files.copies import copy_entries
 from keystone_action.files.descent import is_empty
 from keystone_action.files.git.history import GitDirectories
 from keystone_action.files.patch import write_patch
@@ -148,7 +148,7 @@ def _copy_tree(
             raise HarnessError(f"the git history of {source} could not be replaced: {error}") from error
     return CopyReport(
         files=copied.files,
-        outside_links=_outside_links(source, copied),
+        outside_links=tuple(sorted(path for path, _ in copied.links if _leads_out(source, path))),
         special=tuple(sorted(copied.special)),
         withheld=tuple(sorted(selection.left_out)),
         history=tuple(history),
@@ -248,10 +248,6 @@ def keep_originals(workspace: Path, destination: Path) -> Path | None:
     except OSError as error:
         raise _copy_failed(workspace, error) from error
     return destination
-
-
-def _outside_links(root: Path, copied: Copied) -> tuple[str, ...]:
-    return tuple(sorted(path for path, _ in copied.links if _leads_out(root, path)))
 
 
 def _leads_out(root: Path, path: str) -> bool:

@@ -74,7 +74,7 @@ class Users:
     def __init__(self) -> None:
         self.numbers = user_numbers()
         self.first, self.count = self.numbers.start, len(self.numbers)
-        known, (running, ended) = _known_users(), _users_of_processes()
+        known, (running, ended) = {entry.pw_uid for entry in pwd.getpwall()}, _users_of_processes()
         self._running_users = known | running
         # A process that has ended counts against its user's limit until its parent asks, which process 1 of a container
         # may never do.
@@ -133,10 +133,6 @@ def _is_mapped(uid: int) -> bool:
     except OSError:
         return False
     return any(int(start) <= uid < int(start) + int(count) for start, _, count in map(str.split, lines))
-
-
-def _known_users() -> set[int]:
-    return {entry.pw_uid for entry in pwd.getpwall()}
 
 
 def _users_of_processes() -> tuple[set[int], set[int]]:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path, PurePosixPath
 
-from keystone_action.engine import archives as docker_pack
+from keystone_action.engine import archives
 from keystone_action.engine.container import ContainerPlan, ContainerRun, could_not_start, not_found
 from keystone_action.engine.images import Image
 from keystone_action.errors import SandboxError
@@ -205,7 +205,7 @@ class DockerSandbox:
         )
         extras = self.extras()
         if command.stdin:
-            extras.append(docker_pack.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
+            extras.append(archives.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
         return ContainerRun(
             self.image.client,
             plan,
@@ -221,7 +221,7 @@ class DockerSandbox:
         """What each container gets besides the workspace and its like, as pieces of an archive."""
         if not self.link:
             return []
-        return [[docker_pack.link(WORKSPACE_LINK.lstrip("/"), self.workspace_inside)]]
+        return [[archives.link(WORKSPACE_LINK.lstrip("/"), self.workspace_inside)]]
 
     def move(self, image: Image) -> Image:
         """Run what comes next in this image, which was made of the one before. Returns it."""

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.engine import archives as docker_pack
+from keystone_action.engine import archives
 from keystone_action.engine.archives import put_archive
 from keystone_action.engine.container import ContainerPlan, ContainerRun, exit_code
 from keystone_action.engine.images import (
@@ -165,7 +165,7 @@ def _run(
     )
 
     def prepare(container: str) -> None:
-        put_archive(engine.client, container, docker_pack.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
+        put_archive(engine.client, container, archives.small_file(SCRIPT_FILE.lstrip("/"), script, 0o600))
 
     def collect(container: str) -> None:
         if exit_code(engine.client, container) == 0:
@@ -350,7 +350,7 @@ class _SetupRun:
             dns=commands.dns,
             init=sandbox.image.init,
         )
-        extras = [*sandbox.extras(), docker_pack.small_file(SCRIPT_FILE.lstrip("/"), self._script(), 0o600)]
+        extras = [*sandbox.extras(), archives.small_file(SCRIPT_FILE.lstrip("/"), self._script(), 0o600)]
         return ContainerRun(
             self._engine.client,
             plan,

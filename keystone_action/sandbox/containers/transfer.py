@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from keystone_action.engine import archives as docker_pack
+from keystone_action.engine import archives
 from keystone_action.engine.archives import TooLarge, fetch_archive, layer_size, move_below, put_archive, unpack
 from keystone_action.engine.container import Mount
 from keystone_action.errors import SandboxError
@@ -224,16 +224,16 @@ class CopiedDirectory:
             put_archive(self._client, container, self._until_stopped(_read(self._saved)))
 
     def _layout(self) -> Iterator[bytes]:
-        yield from docker_pack.directories(parent.lstrip("/") for parent in self._parents)
+        yield from archives.directories(parent.lstrip("/") for parent in self._parents)
         yield from _pack(self._places.workspace, self.user)
         for path in self._places.readable:
             # Root's, so that the agent can't write there.
             yield from _pack(path, 0)
         if not self._saved.exists():
             private = _name(self._places.private)
-            yield from docker_pack.directories([private])
+            yield from archives.directories([private])
             for name in (HOME, TEMPORARY):
-                yield docker_pack.directory(f"{private}/{name}", 0o700, self.user)
+                yield archives.directory(f"{private}/{name}", 0o700, self.user)
 
     def look(self, container: str) -> str | None:
         """See `Transfer`."""
@@ -311,7 +311,7 @@ class CopiedDirectory:
             os.fchmod(file.fileno(), 0o600)
             with contextlib.closing(self._get(container, self._places.private)) as pieces:
                 archive = move_below(pieces, above, limit=limit)
-                file.writelines(docker_pack.in_chunks(archive))
+                file.writelines(archives.in_chunks(archive))
         unfinished.replace(self._saved)
 
     def close(self) -> None:
@@ -331,7 +331,7 @@ class CopiedDirectory:
             with unfinished.open("wb") as file:
                 os.fchmod(file.fileno(), 0o600)
                 archive = move_below(_read(self._saved), "", limit=None, leave_out=temporary)
-                file.writelines(docker_pack.in_chunks(archive))
+                file.writelines(archives.in_chunks(archive))
             unfinished.replace(self._saved)
         except OSError as error:
             raise SandboxError(f"a kept HOME can't be written: {error}") from error
@@ -344,7 +344,7 @@ def _only_caches(names: Iterable[str]) -> bool:
 
 def _pack(path: Path, user: int) -> Iterator[bytes]:
     try:
-        yield from docker_pack.tree(path, _name(path), user)
+        yield from archives.tree(path, _name(path), user)
     except OSError as error:
         raise SandboxError(f"can't copy {path} into a container: {error}") from error
 

@@ -22,9 +22,7 @@ import subprocess
 from pathlib import Path
 
 from keystone_action.errors import caused_by_agent
-from keystone_action.sandbox.processes import landlock, seccomp
-from keystone_action.sandbox.processes import landlock as mount_namespace
-from keystone_action.sandbox.processes import process_tree as processtree
+from keystone_action.sandbox.processes import landlock, process_tree, seccomp
 from keystone_action.sandbox.processes.credentials import become, drop_all_capabilities, empty_bounding_set
 from keystone_action.sandbox.processes.wire import CommandRequest
 from keystone_action.system import shortage
@@ -132,7 +130,7 @@ def _confine(request: CommandRequest) -> None:
     if request["uid"] is not None:
         become(request["uid"], request["groups"])
     if request["others"] is not None and request["rules"] is not None:
-        mount_namespace.shut_in([*request["rules"], *request["lasting_rules"]], request["others"])
+        landlock.shut_in([*request["rules"], *request["lasting_rules"]], request["others"])
     if _is_confined(request):
         drop_all_capabilities()
     if request["rules"] is not None:
@@ -207,7 +205,7 @@ def _refusal(error: OSError, request: CommandRequest, program: str, path: str) -
 def _has_its_share(request: CommandRequest) -> bool:
     """Whether as many processes run as the sandbox may have, started by another of its commands."""
     uid, allowed = request["uid"], request["pids"]
-    return uid is not None and allowed is not None and processtree.count_of_user(uid) >= allowed
+    return uid is not None and allowed is not None and process_tree.count_of_user(uid) >= allowed
 
 
 def _check_directory(directory: str, inside: str) -> None:
@@ -241,7 +239,7 @@ def _give_up(request: CommandRequest) -> None:
     neither look into its own nor put anything there."""
     seccomp.leave_session_keyring()
     if request["others"] is not None:
-        mount_namespace.enter_user_namespace()
+        landlock.enter_user_namespace()
     confined, filtered = _is_confined(request), _is_filtered(request)
     if confined:
         empty_bounding_set()
@@ -287,7 +285,7 @@ def _most_processes(uid: int | None, allowed: int) -> int:
     """
     if uid is not None:
         return allowed + max(8, allowed // 8)
-    return allowed + processtree.count_of_user(os.geteuid()) + _ROOM_FOR_OTHERS
+    return allowed + process_tree.count_of_user(os.geteuid()) + _ROOM_FOR_OTHERS
 
 
 def _prefer_as_victim(pid: int) -> None:

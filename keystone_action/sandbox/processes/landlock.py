@@ -230,8 +230,9 @@ def _protect(directory: int, path: bytes, flags: int) -> None:
     _call(_MOUNT_SETATTR, directory, path, flags, _READ_ONLY, ctypes.c_size_t(len(_READ_ONLY)))
 
 
-def works() -> bool:
-    """Whether this machine lets us do that, found by doing it: this process is of no other use afterwards."""
+def can_make_mounts() -> bool:
+    """Whether this machine lets us enter a user namespace and make mounts there, found by doing it. The process can do
+    nothing else afterwards."""
     enter_user_namespace()
     place, name = _PROBED
     shut_in([(f"{place}/{name}", READ)], place)

@@ -21,10 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from keystone_action.files.removal import remove_tree
-from keystone_action.sandbox.processes import confine, landlock, supervisor, wire
-from keystone_action.sandbox.processes import landlock as mount_namespace
-from keystone_action.sandbox.processes import process_tree as killing
-from keystone_action.sandbox.processes import process_tree as processtree
+from keystone_action.sandbox.processes import confine, landlock, process_tree, supervisor, wire
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.system import shortage
 
@@ -71,8 +68,9 @@ class Launcher:
         mark, passed = wire.receive_descriptors(self._control)
         if not mark:
             return False
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
         for channel in passed:  # none where no descriptor was free: who ordered sees the socket close
-            if len(self._supervisors) + len(self._orders) < _most_supervisors():
+            if len(self._supervisors) + len(self._orders) < most:
                 self._orders.append((channel, time.monotonic()))
             else:
                 _refuse(channel, "the sandbox's launcher has no descriptor left (`ulimit -n`) for one more command")
@@ -93,7 +91,7 @@ class Launcher:
         return True
 
     def _on_child_end(self) -> None:
-        killing.drain(self._wakeup)
+        process_tree.drain(self._wakeup)
         self._reap()
 
     def _reap(self) -> bool:
@@ -126,29 +124,29 @@ class Launcher:
             return not self._orphans()
 
         def owners() -> set[int]:
-            found = [processtree.owner(pid) for pid in self._orphans()]
+            found = [process_tree.owner(pid) for pid in self._orphans()]
             return {uid for uid in found if uid is not None and uid in self._users}
 
         while uids := owners():
             uid = uids.pop()
-            if not killing.end_descendants(
+            if not process_tree.end_descendants(
                 lambda uid=uid: reap() or uid not in owners(),  # type: ignore[misc]
                 User(uid, uid + self._guards),
                 self._wakeup,
                 spare=frozenset(self._supervisors),
             ):
                 break
-        killing.end_descendants(reap, None, self._wakeup, spare=frozenset(self._supervisors))
+        process_tree.end_descendants(reap, None, self._wakeup, spare=frozenset(self._supervisors))
 
     def _orphans(self) -> list[int]:
-        return [pid for pid in processtree.children(os.getpid()) if pid not in self._supervisors]
+        return [pid for pid in process_tree.children(os.getpid()) if pid not in self._supervisors]
 
     def _finish(self) -> None:
         """Our end has closed: supervisors see the same on their own sockets; wait for them, then make sure."""
         deadline = time.monotonic() + _PATIENCE
         while not self._reap() and time.monotonic() < deadline:
             select.select([self._wakeup], [], [], 0.05)
-            killing.drain(self._wakeup)
+            process_tree.drain(self._wakeup)
         for pid in self._supervisors:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 os.kill(pid, signal.SIGKILL)
@@ -163,10 +161,6 @@ def _refuse(channel: int, sentence: str) -> None:
         end.sendall(wire.pack({"broken": sentence, "again": False, "gone": True}))
 
 
-def _most_supervisors() -> int:
-    return resource.getrlimit(resource.RLIMIT_NOFILE)[0] - _OWN_DESCRIPTORS
-
-
 def _probe(first: int, count: int) -> dict[str, object]:
     """What this machine lets us do, found by doing it in a process of its own: {landlock: ABI, setuid: bool,
     seccomp: bool, mounts: bool}."""
@@ -175,7 +169,7 @@ def _probe(first: int, count: int) -> dict[str, object]:
         "landlock": landlock.abi() if _succeeds(_confine_to_nothing) else 0,
         "seccomp": confine.HAS_SECCOMP,
         "setuid": setuid,
-        "mounts": not setuid and _succeeds(mount_namespace.works),
+        "mounts": not setuid and _succeeds(landlock.can_make_mounts),
     }
 
 

@@ -27,7 +27,6 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.own_programs import OwnPython, own_python
 from keystone_action.sandbox.processes import policy, system_v
-from keystone_action.sandbox.processes import policy as host
 from keystone_action.sandbox.processes.client import LauncherClient, Launching, ServiceProcess, hide_memory
 from keystone_action.sandbox.processes.sandbox import Private, ProcessSandbox
 from keystone_action.sandbox.protocol import Home
@@ -232,7 +231,7 @@ class ProcessSandboxes:
         """See `SandboxProvider.open_host`. PATH is our own there, as far as it is absolute."""
         directory = real_path(directory)
         python = await self.host_python()
-        found = (*own, *shared, *readable, *python.readable, *host.script_programs())
+        found = (*own, *shared, *readable, *python.readable, *policy.script_programs())
         with self._lease_for(directory) as lease:
             groups = [self._share(shared)] if lease else []
             if lease:
@@ -242,7 +241,7 @@ class ProcessSandboxes:
                 lease,
                 limits,
                 found,
-                host.script_environment(),
+                policy.script_environment(),
                 own=own,
                 groups=groups,
                 unix_sockets=not self._undoing_sockets(),

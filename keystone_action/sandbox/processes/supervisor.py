@@ -17,8 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn, cast
 
 from keystone_action.files.kept_output import Stream
-from keystone_action.sandbox.processes import confine, system_v, wire
-from keystone_action.sandbox.processes import process_tree as killing
+from keystone_action.sandbox.processes import confine, process_tree, system_v, wire
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.sandbox.processes.watch import FIRST_LOOK, PAUSE, ProcessWatch, SeenProcesses
 from keystone_action.sandbox.processes.wire import CommandRequest, WireMessage
@@ -244,7 +243,7 @@ class Supervisor:
                 os.ftruncate(self._log, 0)
 
     def _child_signal(self) -> None:
-        killing.drain(self._wakeup)
+        process_tree.drain(self._wakeup)
         self.reap()
 
     def _channel_message(self) -> None:
@@ -285,7 +284,7 @@ class Supervisor:
         """Kill all that is left, without looking first how much that is. Returns whether that was possible."""
         if self._status is None or not self.reap():
             self._ending = True
-        gone = killing.end_descendants(self.reap, self._user, self._wakeup)
+        gone = process_tree.end_descendants(self.reap, self._user, self._wakeup)
         self._limit = self._limit or self._watch.judge_processes(self._leftovers)
         return gone
 

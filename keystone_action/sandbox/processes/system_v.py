@@ -12,7 +12,7 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from keystone_action.sandbox.processes import process_tree as processtree
+from keystone_action.sandbox.processes import process_tree
 from keystone_action.sandbox.processes.credentials import User, acting_for
 
 _TABLES = "/proc/sysvipc"
@@ -73,7 +73,7 @@ def count_open_to_all(besides: range) -> int:
 
 def remove_objects(user: User) -> None:
     """Remove what a user made or was given. As that user: root may only with a capability that containers lack."""
-    if not any(str(user.uid) in (processtree.read_proc(f"{_TABLES}/{kind}") or "") for kind in _KINDS):
+    if not any(str(user.uid) in (process_tree.read_proc(f"{_TABLES}/{kind}") or "") for kind in _KINDS):
         return  # as of nearly every user: not worth a look at each row
     found = [each for each in system_v_objects() if user.uid in (each.maker, each.owner)]
     if not found:
@@ -100,8 +100,8 @@ def remove_made_by(makers: Collection[int], user: User | None) -> None:
 def remove_of_server(data: str) -> None:
     """Remove the shared memory of a PostgreSQL server that was killed with all that watched it, by what stands in its
     data directory. Nothing of one that still runs."""
-    words = (processtree.read_proc(f"{data}/postmaster.pid") or "").split(maxsplit=1)
-    if not words or not words[0].isdecimal() or processtree.process(int(words[0])) is not None:
+    words = (process_tree.read_proc(f"{data}/postmaster.pid") or "").split(maxsplit=1)
+    if not words or not words[0].isdecimal() or process_tree.process(int(words[0])) is not None:
         return
     with contextlib.suppress(OSError):
         owner = os.lstat(data).st_uid

@@ -15,7 +15,6 @@ from typing import TypedDict
 
 from keystone_action.files.disk_usage import DEEPEST, TooDeep, human, tree_size
 from keystone_action.sandbox.processes import process_tree, system_v
-from keystone_action.sandbox.processes import process_tree as processtree
 from keystone_action.sandbox.processes.credentials import User, acting_for
 from keystone_action.sandbox.processes.wire import CommandRequest
 
@@ -51,8 +50,8 @@ class ProcessWatch:
         self.interval = _CALM
         processes = []
         count = 0
-        for pid in itertools.islice(processtree.descendants(os.getpid()), _MOST_LOOKED_AT):
-            found = processtree.process(pid)
+        for pid in itertools.islice(process_tree.descendants(os.getpid()), _MOST_LOOKED_AT):
+            found = process_tree.process(pid)
             if found is None or not found.alive:
                 continue
             processes.append(found)
@@ -61,7 +60,7 @@ class ProcessWatch:
                 return sentence  # counting on would only give a bomb time to grow
         try:
             return self._look_at_memory(processes) or self._look_at_disk(processes)
-        except processtree.TooFast:
+        except process_tree.TooFast:
             return "processes: one without its first thread begins and ends others too fast to be watched"
 
     def judge_processes(self, count: int) -> str | None:
@@ -70,7 +69,7 @@ class ProcessWatch:
             return f"processes: at least {count} running, {self._pids} allowed"
         return None
 
-    def _look_at_memory(self, processes: list[processtree.Process]) -> str | None:
+    def _look_at_memory(self, processes: list[process_tree.Process]) -> str | None:
         if self._memory is None:
             return None
         resident = sum(found.rss or _resident_memory(found) for found in processes)
@@ -85,13 +84,13 @@ class ProcessWatch:
             return f"memory: {human(used)} used, {human(self._memory)} allowed"
         return None
 
-    def _exact_memory(self, processes: list[processtree.Process], files: int) -> int:
+    def _exact_memory(self, processes: list[process_tree.Process], files: int) -> int:
         with self._as_user():
-            shares = [processtree.read_of(found, _share_of_memory) or (0, 0) for found in processes]
+            shares = [process_tree.read_of(found, _share_of_memory) or (0, 0) for found in processes]
         mapped = sum(shared for _, shared in shares)
         return sum(total for total, _ in shares) - mapped + max(mapped, files)
 
-    def _files_in_memory(self, processes: list[processtree.Process]) -> int:
+    def _files_in_memory(self, processes: list[process_tree.Process]) -> int:
         """memfds, files in /dev/shm and System V segments: memory that no process need have mapped."""
         unlinked = self._unlinked_bytes(processes)
         size = sum(count for (device, _), count in unlinked.items() if device not in self._disk_devices())
@@ -104,11 +103,11 @@ class ProcessWatch:
             size += system_v.memory_of(self._user.uid)
         return size
 
-    def _unlinked_bytes(self, processes: list[processtree.Process]) -> dict[tuple[int, int], int]:
+    def _unlinked_bytes(self, processes: list[process_tree.Process]) -> dict[tuple[int, int], int]:
         found: dict[tuple[int, int], int] = {}
         with self._as_user():
             for each in processes:
-                found.update(processtree.read_of(each, processtree.unlinked_files) or {})
+                found.update(process_tree.read_of(each, process_tree.unlinked_files) or {})
         return found
 
     def _disk_devices(self) -> set[int]:
@@ -118,7 +117,7 @@ class ProcessWatch:
                     self._devices.add(os.lstat(root).st_dev)
         return self._devices
 
-    def _look_at_disk(self, processes: list[processtree.Process]) -> str | None:
+    def _look_at_disk(self, processes: list[process_tree.Process]) -> str | None:
         if self._disk is None or time.monotonic() < self._next_walk:
             return None
         try:
@@ -167,13 +166,13 @@ class ProcessWatch:
         return contextlib.nullcontext() if self._user is None else acting_for(self._user)
 
 
-def _resident_memory(found: processtree.Process) -> int:
-    return (processtree.read_of(found, processtree.resident_memory) or (0, 0))[0]
+def _resident_memory(found: process_tree.Process) -> int:
+    return (process_tree.read_of(found, process_tree.resident_memory) or (0, 0))[0]
 
 
 def _share_of_memory(pid: int) -> tuple[int, int] | None:
     # A process can hide with how many others it shares pages (`PR_SET_DUMPABLE`): then all of them count.
-    return processtree.proportional_memory(pid) or processtree.resident_memory(pid)
+    return process_tree.proportional_memory(pid) or process_tree.resident_memory(pid)
 
 
 PAUSE = 0.02
