@@ -15,14 +15,14 @@ from support.setup_server import tiny_wheel
 from support.worlds import process_world
 
 from keystone_action.errors import HarnessError
-from keystone_action.runner.cell.sandbox_setup import (
+from keystone_action.runner.cell.fixtures import write_files
+from keystone_action.runner.cell.python_packages import (
     PythonEnvironment,
     keep_environment,
     make_environment,
     put_environment,
-    run_commands,
-    write_files,
 )
+from keystone_action.runner.cell.sandbox_setup import run_commands
 from keystone_action.spec.models.task import Setup
 from keystone_action.system.command import Command, CommandLimits, Completed
 
