@@ -34,11 +34,14 @@ Mark = Literal["ok", "--", "!!"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line. mark: `ok`, `--` (not there, and what that means) or `!!` (a run would not work or not be isolated)."""
+    """One line of what was found out."""
 
     mark: Mark
+    """`ok`, `--` (it is missing, and what that means) or `!!` (a run would not work, or not be isolated)."""
     what: str
+    """What was looked for."""
     found: str
+    """What was found, and what to do about what is missing."""
 
 
 def examine(environ: Mapping[str, str]) -> Iterator[Finding]:

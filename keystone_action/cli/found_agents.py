@@ -30,12 +30,14 @@ _PRINTED = 64 << 10
 
 @dataclass(frozen=True)
 class FoundAgent:
-    """An agent of a preset on this machine. path: of its program, as PATH has it; None = it is not there. environ: what
-    the person who asks has set, for package managers."""
+    """An agent of a preset, as it is on this machine."""
 
     name: str
+    """Of the preset."""
     path: Path | None
+    """Its program, as PATH has it; None = it is not installed."""
     environ: Mapping[str, str] = field(default_factory=dict)
+    """The environment of the person who asks, for package managers."""
 
     @property
     def preset(self) -> Preset:

@@ -151,7 +151,7 @@ class RunningOptions(Group):
         input="cache-dir",
     )
     max_cost_usd: float | None = option(
-        "Stop once agents and judges have cost so many US dollars; cells that are not run then are errors. Each shard"
+        "Stop once agents and judges have cost this many US dollars; cells that did not run are errors. Each shard"
         " counts its own.",
         ge=0,
         le=1_000_000_000,
@@ -160,7 +160,7 @@ class RunningOptions(Group):
         input="max-cost-usd",
     )
     timeout: float | None = option(
-        "After so long (90s, 10m, 1h30m) no further cell starts; those not run are errors.",
+        "No further cell starts after this long (90s, 10m, 1h30m); those that did not run are errors.",
         parse=read_duration,
         flag="--timeout",
         metavar="D",
