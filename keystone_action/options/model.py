@@ -415,15 +415,15 @@ class EarlierResults(Group):
 class Options(Fillable):
     """One call of `keystone`, or one step of a workflow."""
 
-    cells: CellOptions = CellOptions()
-    running: RunningOptions = RunningOptions()
-    verdict: VerdictOptions = VerdictOptions()
-    reports: ReportOptions = ReportOptions()
-    jobs: JobOptions = JobOptions()
-    pull_request: PullRequestOptions = PullRequestOptions()
-    images: ImageOptions = ImageOptions()
-    caller: CallerOptions = CallerOptions()
-    earlier: EarlierResults = EarlierResults()
+    cells: CellOptions = Field(default_factory=CellOptions)
+    running: RunningOptions = Field(default_factory=RunningOptions)
+    verdict: VerdictOptions = Field(default_factory=VerdictOptions)
+    reports: ReportOptions = Field(default_factory=ReportOptions)
+    jobs: JobOptions = Field(default_factory=JobOptions)
+    pull_request: PullRequestOptions = Field(default_factory=PullRequestOptions)
+    images: ImageOptions = Field(default_factory=ImageOptions)
+    caller: CallerOptions = Field(default_factory=CallerOptions)
+    earlier: EarlierResults = Field(default_factory=EarlierResults)
 
     @property
     def needs_gateway(self) -> str:

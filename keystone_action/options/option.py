@@ -63,7 +63,8 @@ def option(
 class Group(BaseModel):
     """Options of one concern: they are read by its attributes, and filled by name."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    # What checks values is built at the first use: help and most commands need none of it.
+    model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, defer_build=True)
 
 
 @dataclass(frozen=True)
