@@ -27,7 +27,7 @@ _NO_CODE = (ast.Pass, ast.Import, ast.ImportFrom, ast.Break, ast.Continue)
 _UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 
 
-def judge(after: str, before: str | None) -> dict[str, Any]:
+def judge_files(after: str, before: str | None) -> dict[str, Any]:
     """The answer for one file."""
     try:
         tree = ast.parse(after)
@@ -233,4 +233,4 @@ def _meaning(source: str) -> str | None:
 
 
 if __name__ == "__main__":
-    json.dump([judge(**one) for one in json.load(sys.stdin)], sys.stdout)
+    json.dump([judge_files(**one) for one in json.load(sys.stdin)], sys.stdout)

@@ -16,7 +16,7 @@ from support.command_line import run_spec, spec
 from support.context import make_check
 
 from keystone_action.invariants.check import Outcome
-from keystone_action.invariants.syntax_program import judge
+from keystone_action.invariants.syntax_program import judge_files
 from keystone_action.invariants.types.implemented import code_lines, is_source, is_test
 
 REAL = {
@@ -89,12 +89,12 @@ CASES = [
 
 @pytest.mark.parametrize(("kind", "source"), CASES)
 def test_what_is_a_stub(kind: str, source: str) -> None:
-    assert judge(source, None)["kind"] == kind
+    assert judge_files(source, None)["kind"] == kind
 
 
 @pytest.mark.parametrize("source", ["def f(:", "\0", "x = (", "(" * 300 + ")" * 300])
 def test_what_is_no_python_is_broken(source: str) -> None:
-    assert judge(source, None) == {"kind": "broken", "changed": True}
+    assert judge_files(source, None) == {"kind": "broken", "changed": True}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_what_is_no_python_is_broken(source: str) -> None:
     ],
 )
 def test_what_is_a_change(before: str | None, after: str, changed: bool) -> None:
-    assert judge(after, before)["changed"] is changed
+    assert judge_files(after, before)["changed"] is changed
 
 
 @pytest.fixture

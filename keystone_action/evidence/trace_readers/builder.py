@@ -44,7 +44,7 @@ def amount(source: Mapping[str, Any], name: str) -> float | None:
     return value
 
 
-def tokens(source: Mapping[str, Any], name: str) -> int | None:
+def token_count(source: Mapping[str, Any], name: str) -> int | None:
     """A whole number under `name`, else as `amount`."""
     value = amount(source, name)
     if value is not None and value != int(value):

@@ -20,7 +20,7 @@ from keystone_action.evidence.trace_readers.builder import (
     mapping,
     objects,
     text,
-    tokens,
+    token_count,
 )
 
 _PASSED_OVER = ("system", "stream_event", "control_request", "control_response", "control_cancel_request", "keep_alive")
@@ -55,7 +55,7 @@ class ClaudeReader(TraceReader):
 
     def _assistant(self, message: Mapping[str, Any]) -> None:
         synthetic = message.get("model") == _SYNTHETIC
-        read = tokens(mapping(message, "usage"), "input_tokens")
+        read = token_count(mapping(message, "usage"), "input_tokens")
         if read is not None and not synthetic:
             self._trace.room(self._read, "messages of a model")
             self._read[identifier(message, "id")] = read
@@ -93,7 +93,7 @@ class ClaudeReader(TraceReader):
     def _read_result(self, event: Mapping[str, Any]) -> None:
         usage = mapping(event, "usage")
         self._totals = Usage(
-            tokens(usage, "input_tokens"), tokens(usage, "output_tokens"), amount(event, "total_cost_usd")
+            token_count(usage, "input_tokens"), token_count(usage, "output_tokens"), amount(event, "total_cost_usd")
         )
         self._result = event
 

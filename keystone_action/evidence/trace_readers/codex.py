@@ -16,7 +16,7 @@ from keystone_action.evidence.trace_readers.builder import (
     identifier,
     mapping,
     text,
-    tokens,
+    token_count,
 )
 
 _STATUS: dict[str, CallStatus] = {"completed": "ok", "failed": "error", "declined": "error"}
@@ -57,7 +57,7 @@ class CodexReader(TraceReader):
     def _read_usage(self, usage: Mapping[str, Any]) -> None:
         self._trace.stop_reason = "completed"
         self._trace.room(self._threads, "threads")
-        self._threads[self._thread] = Usage(tokens(usage, "input_tokens"), tokens(usage, "output_tokens"))
+        self._threads[self._thread] = Usage(token_count(usage, "input_tokens"), token_count(usage, "output_tokens"))
 
     def _item(self, item: Mapping[str, Any], *, ended: bool) -> bool:
         match item.get("type"):

@@ -19,7 +19,7 @@ from keystone_action.evidence.trace_readers.builder import (
     identifier,
     mapping,
     text,
-    tokens,
+    token_count,
 )
 
 _STATUS: dict[str, CallStatus] = {"success": "ok", "error": "error"}
@@ -82,7 +82,7 @@ class GeminiReader(TraceReader):
 
     def _read_result(self, event: Mapping[str, Any]) -> None:
         stats = mapping(event, "stats")
-        self._trace.usage = Usage(tokens(stats, "input_tokens"), tokens(stats, "output_tokens"))
+        self._trace.usage = Usage(token_count(stats, "input_tokens"), token_count(stats, "output_tokens"))
         status, said = text(event, "status"), text(mapping(event, "error"), "message")
         self._trace.stop_reason = status
         self._trace.failure = (said or f"status: {status}") if status not in ("", "success") else ""

@@ -17,7 +17,7 @@ from keystone_action.evidence.trace_readers.builder import (
     identifier,
     mapping,
     text,
-    tokens,
+    token_count,
 )
 
 _STATUS: dict[str, CallStatus] = {"ok": "ok", "error": "error"}
@@ -52,7 +52,7 @@ class KeystoneReader(TraceReader):
 
     def _cost(self, event: Mapping[str, Any]) -> None:
         cost = mapping(event, "cost")
-        found = tokens(cost, "input_tokens"), tokens(cost, "output_tokens"), amount(cost, "estimated_usd")
+        found = token_count(cost, "input_tokens"), token_count(cost, "output_tokens"), amount(cost, "estimated_usd")
         if found != (None, None, None):
             self._trace.room(self._costs, "spans with a cost")
             self._costs[identifier(event, "span_id") or f"#{self._events}"] = found

@@ -22,7 +22,7 @@ from keystone_action.evidence.trace_readers.builder import (
     mapping,
     objects,
     text,
-    tokens,
+    token_count,
 )
 
 _TOOL = "bash"
@@ -116,7 +116,7 @@ class MiniReader(TraceReader):
             (self._read, ("prompt_tokens", "input_tokens")),
             (self._written, ("completion_tokens", "output_tokens")),
         ):
-            found = [number for name in names if (number := tokens(usage, name)) is not None]
+            found = [number for name in names if (number := token_count(usage, name)) is not None]
             counted.extend(found[:1])
 
     def finish(self) -> None:

@@ -26,7 +26,7 @@ from keystone_action.evidence.trace_readers.builder import (
     objects,
     size_of,
     text,
-    tokens,
+    token_count,
 )
 
 _MODEL_CALLS = ("chat", "text_completion", "generate_content")
@@ -76,7 +76,7 @@ class OtelReader(TraceReader):
         if self._held > _HELD_LIMIT:
             raise MalformedTrace(f"its spans have more than {_HELD_LIMIT >> 20} MiB of attributes")
         for name in (_READ, _WRITTEN, *_EARLIER.values()):
-            tokens(attributes, name)
+            token_count(attributes, name)
         context = mapping(span, "context")
         span_id = identifier(span, "spanId") or identifier(span, "span_id") or identifier(context, "span_id")
         whole = identifier(span, "traceId") or identifier(span, "trace_id") or identifier(context, "trace_id")
@@ -141,5 +141,5 @@ def _value(attribute: Mapping[str, Any]) -> Any:
 
 
 def _count(span: _Span, name: str) -> int | None:
-    known = tokens(span.attributes, name)
-    return tokens(span.attributes, _EARLIER[name]) if known is None else known
+    known = token_count(span.attributes, name)
+    return token_count(span.attributes, _EARLIER[name]) if known is None else known

@@ -21,7 +21,7 @@ from keystone_action.evidence.trace_readers.builder import (
     as_text,
     event_time,
     text,
-    tokens,
+    token_count,
 )
 from keystone_action.spec.limits import MOST_COUNTED
 from keystone_action.spec.named_classes import class_of_file
@@ -196,4 +196,4 @@ def _add(builder: TraceBuilder, number: str, call: Mapping[str, Any]) -> None:
 def _usage(usage: Mapping[str, Any]) -> Usage:
     read = "input_tokens" if usage.get("input_tokens") is not None else "prompt_tokens"
     written = "output_tokens" if usage.get("output_tokens") is not None else "completion_tokens"
-    return Usage(tokens(usage, read), tokens(usage, written), amount(usage, "cost_usd"))
+    return Usage(token_count(usage, read), token_count(usage, written), amount(usage, "cost_usd"))

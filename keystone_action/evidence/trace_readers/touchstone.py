@@ -16,7 +16,7 @@ from keystone_action.evidence.trace_readers.builder import (
     identifier,
     mapping,
     text,
-    tokens,
+    token_count,
 )
 
 _STATUS: dict[str, CallStatus] = dict.fromkeys(("ok", "success", "completed"), "ok")
@@ -85,7 +85,7 @@ class TouchstoneReader(TraceReader):
 
     def _usage(self, payload: Mapping[str, Any]) -> None:
         before = self._trace.usage
-        given = tokens(payload, "input_tokens"), tokens(payload, "output_tokens"), amount(payload, "cost_usd")
+        given = token_count(payload, "input_tokens"), token_count(payload, "output_tokens"), amount(payload, "cost_usd")
         known = (before.input_tokens, before.output_tokens, before.cost_usd)
         read, written, cost = (old if new is None else new for new, old in zip(given, known, strict=True))
         self._trace.usage = Usage(None if read is None else int(read), None if written is None else int(written), cost)

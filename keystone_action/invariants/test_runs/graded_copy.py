@@ -202,7 +202,7 @@ class GradedCopy:
         return replace(outcome, message=first + said + newline + rest, details=details)
 
 
-async def prepare(
+async def prepare_copy(
     context: CheckContext, inject: Mapping[str, str], protect: Sequence[str], rule: ModuleRule | None = None
 ) -> GradedCopy:
     """A fresh copy, ready for tests. rule: for modules of the agent's that would stand in for others, None for no such

@@ -26,7 +26,7 @@ from keystone_action.invariants.http_exchange import (
     encode,
     exchange,
 )
-from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare
+from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare_copy
 from keystone_action.sandbox.programs import sentence_on_missing, started_program
 from keystone_action.sandbox.protocol import RunningCommand
 from keystone_action.spec.models.fields import Duration, ShellCommand, StrictModel, Template, Text, TextOrList
@@ -153,7 +153,7 @@ class Http(Check):
         port = _free_port()
         target = self._own_target(port)
         request = self._encode(target, port)
-        copy = await prepare(context, {}, ())
+        copy = await prepare_copy(context, {}, ())
         limit = max(deadline - time.monotonic(), 0.001)
         command = _fill_port(self.start, port)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)

@@ -21,7 +21,7 @@ from keystone_action.invariants.test_runs.graded_copy import (
     Inject,
     Protect,
     destinations,
-    prepare,
+    prepare_copy,
 )
 from keystone_action.invariants.test_runs.pytest_run import PytestResults
 from keystone_action.invariants.test_runs.stand_ins import ModuleRule
@@ -125,7 +125,7 @@ class Swebench(Check):
         try:
             protect = [*self.protect, *self._authors(context)]
             rule = ModuleRule.of(self.protect, self.cmd_prefix)
-            copy = await prepare(context, destinations(self.inject), protect, rule)
+            copy = await prepare_copy(context, destinations(self.inject), protect, rule)
         except CannotPrepare as problem:
             return failed(f"{problem}.", disqualifies=bool(self.pass_to_pass))
         except OSError as error:

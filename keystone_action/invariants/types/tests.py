@@ -29,7 +29,7 @@ from keystone_action.invariants.test_runs.graded_copy import (
     Inject,
     Protect,
     destinations,
-    prepare,
+    prepare_copy,
 )
 from keystone_action.invariants.test_runs.junit import total
 from keystone_action.invariants.test_runs.recorded_runs import (
@@ -173,7 +173,7 @@ class Tests(Check):
     async def evaluate(self, context: CheckContext) -> Outcome:
         try:
             rule = ModuleRule.of(self.protect, self.cmd)
-            copy = await prepare(context, destinations(self.inject), self.protect, rule)
+            copy = await prepare_copy(context, destinations(self.inject), self.protect, rule)
         except CannotPrepare as problem:
             return failed(f"{problem}.")
         except OSError as error:
