@@ -15,7 +15,7 @@ from hashlib import blake2b
 from typing import NamedTuple
 
 DIGEST_BYTES = 16
-AT_ONCE = 1 << 19
+DIGESTS_AT_ONCE = 1 << 19
 """Hashes that are held in memory at a time."""
 _BLOCK = 1 << 20
 
@@ -53,7 +53,7 @@ class RowDifference(NamedTuple):
     added_path: str
 
 
-def difference(before: str, after: str, added_path: str) -> RowDifference:
+def row_difference(before: str, after: str, added_path: str) -> RowDifference:
     """Compare two files of hashes; equal rows are counted, so a second one of them is a new row. Raises OSError."""
     removed = added = 0
     with open(added_path, "xb") as kept:  # noqa: PTH123 - as above
@@ -70,7 +70,7 @@ def difference(before: str, after: str, added_path: str) -> RowDifference:
 def added_at_once(path: str) -> Iterator[Counter[bytes]]:
     """The hashes of a file, as many at a time as memory is meant for. Raises OSError."""
     with open(path, "rb") as file:  # noqa: PTH123 - as above
-        while block := file.read(AT_ONCE * DIGEST_BYTES):
+        while block := file.read(DIGESTS_AT_ONCE * DIGEST_BYTES):
             yield _count(block)
 
 
@@ -87,7 +87,7 @@ def _is_same(one: str, other: str) -> bool:
 def _parts(before: str, after: str) -> Iterator[tuple[Counter[bytes], Counter[bytes]]]:
     """Both files, divided by the first byte of the hashes so that a part fits into memory."""
     hashes = max(os.path.getsize(before), os.path.getsize(after)) // DIGEST_BYTES  # noqa: PTH202 - as above
-    parts = min(256, -(-hashes // AT_ONCE))
+    parts = min(256, -(-hashes // DIGESTS_AT_ONCE))
     if parts <= 1:
         yield _count(_read(before)), _count(_read(after))
         return

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
-from keystone_action.services.compared_rows import added_at_once, difference, digest, keep_digests, new_key
+from keystone_action.services.compared_rows import added_at_once, digest, keep_digests, new_key, row_difference
 from keystone_action.services.service import one_line
 
 NET_CHANGES = "it compares what stood before the agent with what stands after it: what was undone again is not seen"
@@ -156,7 +156,7 @@ class ComparedDatabase:
             if table not in before.columns and after.counts[table]:
                 yield self._write(table, "insert", after.counts[table])
             return
-        found = difference(str(before.files[table]), str(after.files[table]), str(self._new_file()))
+        found = row_difference(str(before.files[table]), str(after.files[table]), str(self._new_file()))
         if found.added:
             self._added[table] = Path(found.added_path)
         if found.added and found.removed:

@@ -174,7 +174,7 @@ def is_left_over(name: str) -> bool:
     return found is not None and 0 < int(found[1], 16) < time.time() - _LEFT_OVER_SECONDS
 
 
-GRACE_SECONDS = 0.5
+LIMIT_GRACE_SECONDS = 0.5
 """How much longer than the limit a server has to keep that itself."""
 _ENDING_SECONDS = 3.0
 
@@ -189,7 +189,7 @@ class QueryLimit:
         self.is_over = False
         self._line = line
         self._end_session = end_session
-        self._timer = threading.Timer(seconds + GRACE_SECONDS, self._end)
+        self._timer = threading.Timer(seconds + LIMIT_GRACE_SECONDS, self._end)
         self._timer.daemon = True
 
     def __enter__(self) -> Self:

@@ -141,14 +141,14 @@ class ExternalAddress:
                     path = tuple(str(row[0]) for row in rows)
                 connection.execute("SET search_path = pg_catalog")
                 connection.execute("SET lock_timeout = 10000")
-                catalogue = postgres_reader.read_catalogue(connection)
+                catalogue = postgres_reader.read_postgres_catalogue(connection)
                 return catalogue, path, postgres_reader.read_shadows(connection, path)
         if self.kind == "mysql":
             import pymysql
 
             fields = {**self.keywords, "connect_timeout": 10, "autocommit": True}
             with pymysql.connect(**fields) as mysql, mysql.cursor() as cursor:
-                return mysql_reader.read_catalogue(cursor), (self.address.database,), frozenset()
+                return mysql_reader.read_mysql_catalogue(cursor), (self.address.database,), frozenset()
         return {}, (), frozenset()
 
     def _ask_postgres(self) -> None:

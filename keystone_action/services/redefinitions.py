@@ -76,9 +76,9 @@ def stand_in(shadows: Iterable[Shadow], query: str) -> str | None:
     return next((sentence for shadow in shadows if (sentence := shadow.sentence(query))), None)
 
 
-Name = tuple[str, str]
+CatalogueName = tuple[str, str]
 """Schema, or database, and name."""
-Catalogue = Mapping[Name, CatalogueEntry]
+Catalogue = Mapping[CatalogueName, CatalogueEntry]
 CatalogueLook = tuple[Catalogue, tuple[str, ...], frozenset[Shadow]]
 """A catalogue, the schemas that a name without one is looked up in, and what stands in for something built-in."""
 _NONE = CatalogueEntry("")
@@ -93,8 +93,8 @@ class CatalogueChanges:
     now: Catalogue
     path: tuple[str, ...]
     shadows: tuple[Shadow, ...] = ()
-    redefinitions: Mapping[Name, str] = field(init=False)
-    names_by_agent: Set[Name] = field(init=False)
+    redefinitions: Mapping[CatalogueName, str] = field(init=False)
+    names_by_agent: Set[CatalogueName] = field(init=False)
 
     def __post_init__(self) -> None:
         redefined = {name: sentence for name in self.now if (sentence := self._difference(name))}
@@ -107,7 +107,7 @@ class CatalogueChanges:
         filled = {name for name, entry in self.now.items() if entry.bytes > self.before.get(name, _NONE).bytes}
         object.__setattr__(self, "names_by_agent", filled | redefined.keys() | (self.now.keys() - self.before.keys()))
 
-    def _difference(self, name: Name) -> str:
+    def _difference(self, name: CatalogueName) -> str:
         now, before = self.now[name], self.before.get(name)
         what = f"{now.kind} {_show_name(name)}"
         if before is None:
@@ -121,14 +121,14 @@ class CatalogueChanges:
             return f"the agent gave, in the {what}, {recast}"
         return f"the agent redefined the {what}" if before.text != now.text else ""
 
-    def _later_on_the_path(self, name: Name, catalogue: Catalogue) -> list[Name]:
+    def _later_on_the_path(self, name: CatalogueName, catalogue: Catalogue) -> list[CatalogueName]:
         """Entries of this name that another schema has, and that are found without one where this is not."""
         if name[0] not in self.path:
             return []
         later = self.path[self.path.index(name[0]) + 1 :]
         return [(schema, name[1]) for schema in later if (schema, name[1]) in catalogue]
 
-    def _overloads_of(self, name: Name) -> list[Name]:
+    def _overloads_of(self, name: CatalogueName) -> list[CatalogueName]:
         """Routines of this name with other arguments, that stood before: a call of them may mean this one now."""
         if self.now[name].kind != ROUTINE:
             return []
@@ -138,17 +138,17 @@ class CatalogueChanges:
             if entry.kind == ROUTINE and plain_name(one) == plain_name(name) and one[0] in (name[0], *self.path)
         )
 
-    def names_in(self, query: str) -> set[Name]:
+    def names_in(self, query: str) -> set[CatalogueName]:
         """All that a query names, and what that is made of."""
-        by_word: dict[str, list[Name]] = {}
-        others: list[Name] = []
+        by_word: dict[str, list[CatalogueName]] = {}
+        others: list[CatalogueName] = []
         for name in self.now:
             own = plain_name(name)
             if _WORD.fullmatch(own):
                 by_word.setdefault(own.casefold(), []).append(name)
             else:
                 others.append(name)
-        found: set[Name] = set()
+        found: set[CatalogueName] = set()
         texts = [query]
         while texts:
             text = texts.pop().casefold()
@@ -160,25 +160,25 @@ class CatalogueChanges:
                     texts.append(self.now[name].text)
         return found
 
-    def redefinition(self, read: Set[Name]) -> str | None:
+    def redefinition(self, read: Set[CatalogueName]) -> str | None:
         """A sentence when the agent redefined some of what is read; None when it did not."""
         return next((sentence for name, sentence in sorted(self.redefinitions.items()) if name in read), None)
 
-    def is_by_agent(self, read: Set[Name]) -> bool:
+    def is_by_agent(self, read: Set[CatalogueName]) -> bool:
         """Whether some of what is read is new, filled or redefined: what is slow about it may be the agent's doing."""
         return not read.isdisjoint(self.names_by_agent)
 
 
-def _show_name(name: Name) -> str:
+def _show_name(name: CatalogueName) -> str:
     return ".".join(name)
 
 
-def plain_name(name: Name) -> str:
+def plain_name(name: CatalogueName) -> str:
     """As a query writes it: of a function without its arguments, `total(integer)`."""
     return name[1].partition("(")[0]
 
 
-NOTHING = CatalogueChanges({}, {}, ())
+NO_CHANGES = CatalogueChanges({}, {}, ())
 
 
 class CatalogueWatch:
@@ -201,7 +201,7 @@ class CatalogueWatch:
         """What differs since then; nothing where it was never sealed."""
         with self._lock:
             if self._changes is None:
-                self._changes = NOTHING if self._before is None else self._compare(self._before)
+                self._changes = NO_CHANGES if self._before is None else self._compare(self._before)
             return self._changes
 
     def stand_in(self, query: str) -> str | None:

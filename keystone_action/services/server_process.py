@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 """All that a server gets of an environment: nothing of ours (keys, tokens) is inherited."""
 
-TAIL_CHARACTERS = 4000
+SERVER_TAIL_CHARACTERS = 4000
+"""How much is shown of what a server printed last."""
 
 
 class ServerProcess(Protocol):

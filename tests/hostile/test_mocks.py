@@ -74,7 +74,7 @@ def busy_client(mock: RunningMock) -> Iterator[None]:
 
 @hostile("services", BUSY, held_by="each cell's port settles by itself", sandbox="none")
 def test_a_busy_client_holds_up_nobody_elses_evidence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_server, "SETTLE_SECONDS", 120.0)
+    monkeypatch.setattr(http_server, "MOCK_SETTLE_SECONDS", 120.0)
     (tmp_path / "other").mkdir()
     with running_mock(tmp_path) as mock:
         other = HttpMock(model(), mock.server, tmp_path)

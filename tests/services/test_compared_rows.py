@@ -29,7 +29,7 @@ def compare(directory: Path, before: list[bytes], after: list[bytes]) -> tuple[r
         len(before),
         len(after),
     ]
-    found = rows.difference(files[0], files[1], new(directory))
+    found = rows.row_difference(files[0], files[1], new(directory))
     added: Counter[bytes] = Counter()
     for some in rows.added_at_once(found.added_path):
         added.update(some)
@@ -53,11 +53,11 @@ def test_equal_rows_are_counted(directory: Path, before: list[bytes], after: lis
 def test_what_does_not_fit_into_memory_is_compared_in_parts(
     directory: Path, before: list[bytes], after: list[bytes]
 ) -> None:
-    whole, rows.AT_ONCE = rows.AT_ONCE, 7
+    whole, rows.DIGESTS_AT_ONCE = rows.DIGESTS_AT_ONCE, 7
     try:
         found, added = compare(directory, before, after)
     finally:
-        rows.AT_ONCE = whole
+        rows.DIGESTS_AT_ONCE = whole
     assert (found.removed, added) == ((Counter(before) - Counter(after)).total(), Counter(after) - Counter(before))
 
 

@@ -15,7 +15,7 @@ from support.images import MARIADB, MYSQL
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.mysql.server import MysqlCredentials
-from keystone_action.services.mysql.service import credentials_of_image, env_for_image
+from keystone_action.services.mysql.service import env_for_image, mysql_credentials
 from keystone_action.services.service import RunningService
 
 PREFIXES = {MARIADB: "MARIADB", MYSQL: "MYSQL"}
@@ -240,7 +240,7 @@ def test_type_mysql_without_an_image_is_mysql(containers: ContainerWorld) -> Non
     ],
 )
 def test_whom_env_names(env: dict[str, str], user: str, database: str) -> None:
-    found = credentials_of_image("my-db", env)
+    found = mysql_credentials("my-db", env)
     assert (found.user, found.database) == (user, database)
     assert found.password == env.get("MYSQL_ROOT_PASSWORD", found.password)
     assert found.password
@@ -264,4 +264,4 @@ def test_the_image_gets_a_superuser_of_ours_under_one_prefix() -> None:
 )
 def test_an_env_that_can_not_be_honoured_is_refused(env: dict[str, str], words: str) -> None:
     with pytest.raises(UsageError, match=words):
-        credentials_of_image("db", env)
+        mysql_credentials("db", env)

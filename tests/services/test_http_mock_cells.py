@@ -20,7 +20,7 @@ from support.process_world import eventually
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.network.guarded_listener import PeerLookup, _ask, _read
 from keystone_action.services.http_mock import service as mock_cell
-from keystone_action.services.http_mock.server import HOST, MockServer
+from keystone_action.services.http_mock.server import MOCK_HOST, MockServer
 from keystone_action.services.http_mock.service import SHARED_USER, HttpMock, MockCell, RouteTable
 
 # `validate_api_responses.py` as `000_66edd30c29bbac31.txt` has it, under "Custom Python invariant".
@@ -128,10 +128,10 @@ def test_who_is_admitted(tmp_path, allowed, exclusive, owner, admitted):
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
 def test_both_ways_of_asking_for_a_peer_agree(family):
     netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 4)
-    with socket.create_server((HOST, 0)) as listener, netlink:
+    with socket.create_server((MOCK_HOST, 0)) as listener, netlink:
         local = listener.getsockname()
         client = socket.socket(family)
-        client.connect(local if family == socket.AF_INET else (f"::ffff:{HOST}", local[1]))
+        client.connect(local if family == socket.AF_INET else (f"::ffff:{MOCK_HOST}", local[1]))
         accepted, peer = listener.accept()
         assert _ask(netlink, peer, local) == _read(peer, local) == os.geteuid()
         client.close()
@@ -146,7 +146,7 @@ def test_both_ways_of_asking_for_a_peer_agree(family):
         assert eventually(is_nobodys), told
         accepted.close()
     lookup = PeerLookup()
-    assert lookup.owner((HOST, 1), (HOST, 1)) is None
+    assert lookup.owner((MOCK_HOST, 1), (MOCK_HOST, 1)) is None
     lookup.close()
 
 
@@ -274,7 +274,7 @@ def test_a_record_that_can_not_be_written_is_an_error_and_never_silent(tmp_path)
 
 def test_the_record_is_bounded_and_says_what_it_left_out(tmp_path, monkeypatch):
     monkeypatch.setattr(mock_cell, "FULL_RECORD", 20_000)
-    monkeypatch.setattr(mock_cell, "LAST_RECORD", 60_000)
+    monkeypatch.setattr(mock_cell, "RECORD_LIMIT", 60_000)
     with running_mock(tmp_path, routes=[{"path": "/", "response": "{{ request.body }}"}]) as mock:
         first = httpx.post(mock.url, content="x" * 5_000)
         second = httpx.post(mock.url, content="y" * 5_000)

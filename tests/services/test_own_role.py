@@ -20,7 +20,7 @@ from keystone_action.services.mysql.own_role import MysqlRole
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.postgres.own_role import PostgresRole
 from keystone_action.services.postgres.reader import PostgresReader
-from keystone_action.services.redefinitions import NOTHING, CatalogueChanges
+from keystone_action.services.redefinitions import NO_CHANGES, CatalogueChanges
 
 
 class Role(OwnRole):
@@ -218,7 +218,7 @@ def test_a_query_waits_for_a_role_within_its_time_limit(reader: Any):
 
     def look() -> CatalogueChanges:
         time.sleep(0.1)
-        return NOTHING
+        return NO_CHANGES
 
     def lend(seconds: float) -> Any:
         given.append(seconds)

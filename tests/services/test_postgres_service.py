@@ -258,7 +258,7 @@ def test_a_server_that_does_not_come_up_says_why(
 
 
 def test_a_missing_wheel_names_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(postgres_binaries, "PACKAGE", "no_such_package_of_ours")
+    monkeypatch.setattr(postgres_binaries, "SERVER_PACKAGE", "no_such_package_of_ours")
     with pytest.raises(ServiceError, match="not installed") as missing:
         find_binaries()
     assert "pip install" in missing.value.help

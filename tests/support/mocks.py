@@ -15,7 +15,7 @@ from support.places import attached
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import RecordedRequest
-from keystone_action.services.http_mock.server import HOST, MockServer
+from keystone_action.services.http_mock.server import MOCK_HOST, MockServer
 from keystone_action.services.http_mock.service import HttpMock
 from keystone_action.services.service import CellScope, Place
 from keystone_action.spec.models.services import HttpMockService
@@ -51,7 +51,7 @@ class RunningMock:
         self.place.settle()
 
     def connect(self) -> socket.socket:
-        connection = socket.create_connection((HOST, self.port))
+        connection = socket.create_connection((MOCK_HOST, self.port))
         connection.settimeout(30)
         return connection
 

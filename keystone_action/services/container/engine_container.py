@@ -20,6 +20,7 @@ from keystone_action.engine.container import ServicePlan, create_service
 from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
 from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
+from keystone_action.services.server_process import SERVER_TAIL_CHARACTERS
 from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture
 
 if TYPE_CHECKING:
@@ -86,7 +87,6 @@ def _loss(printed: bytes) -> str:
     return f"\n[the engine keeps the last {ENGINE_KEEPS >> 20} MiB of a log; what came before may be missing]\n"
 
 
-TAIL_CHARACTERS = 4000
 _TAIL_LINES = 200
 _POLL_SECONDS = 0.03
 _STATE_SECONDS = 0.25
@@ -248,7 +248,7 @@ class ServiceContainer:
             printed = ask_here(lambda: self._client.logs(container, lines=_TAIL_LINES), "logs")
         except ServiceError:
             return self._last_printed
-        self._last_printed = printed.decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        self._last_printed = printed.decode("utf-8", "replace").strip()[-SERVER_TAIL_CHARACTERS:]
         return self._last_printed
 
     def failure(self, problem: str, advice: str = "") -> ServiceError:
@@ -298,7 +298,9 @@ class ServiceContainer:
             if logs is not None:
                 await anyio.to_thread.run_sync(lambda: logs.lack(self.plan.service, self._cell, problem))
             return
-        self._last_printed = printed[-TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-TAIL_CHARACTERS:]
+        self._last_printed = (
+            printed[-SERVER_TAIL_CHARACTERS * 4 :].decode("utf-8", "replace").strip()[-SERVER_TAIL_CHARACTERS:]
+        )
         # Not in the thread that asks: one that is late is left to itself, and would write beside what was said for it.
         if logs is not None:
             await anyio.to_thread.run_sync(lambda: logs.keep(self.plan.service, self._cell, printed))

@@ -21,7 +21,7 @@ import httptools
 from keystone_action.services.http_mock.request import REFUSE, BodyError, BodyReader, RawRequest
 from keystone_action.services.http_mock.responses import MockReply, refusal
 
-HEAD_LIMIT = 64 << 10
+MOCK_HEAD_LIMIT = 64 << 10
 """Bytes of the request's target and headers together; more is 431."""
 LINGER = 2.0
 """Seconds for a refused client to read why, while what it still sends is thrown away."""
@@ -32,7 +32,7 @@ _PIPELINE = 32
 _GARBAGE = b"\x16\x03\xff\x00\xfekeystone\x00\xf0\x9f\r\x80 HTTP/-1\r\n\xc3\x28\r\n\r\n"
 
 
-class Application(Protocol):
+class MockApplication(Protocol):
     """Who answers the requests of a listening port. All of it runs in the server's loop and must not block for long."""
 
     def respond(self, request: RawRequest) -> MockReply:
@@ -58,7 +58,7 @@ class _OutgoingReply(NamedTuple):
 class MockConnection(asyncio.BufferedProtocol):
     """Serves one accepted connection."""
 
-    def __init__(self, application: Application) -> None:
+    def __init__(self, application: MockApplication) -> None:
         self._application = application
         self._transport: asyncio.Transport | None = None
         self._buffer = memoryview(bytearray(_READ))
@@ -101,8 +101,8 @@ class MockConnection(asyncio.BufferedProtocol):
             self._deaf = True
         except httptools.HttpParserError:
             self._refuse(400, "this is no valid HTTP/1.1 request")
-        if self._in_head and self._open and self._head_bytes > HEAD_LIMIT:
-            self._refuse(431, f"target and headers are larger than {HEAD_LIMIT >> 10} KiB")
+        if self._in_head and self._open and self._head_bytes > MOCK_HEAD_LIMIT:
+            self._refuse(431, f"target and headers are larger than {MOCK_HEAD_LIMIT >> 10} KiB")
         self._respond()
         self._flush()
 
@@ -171,8 +171,8 @@ class MockConnection(asyncio.BufferedProtocol):
                 self._refuse(413, f"the body is larger than {REFUSE >> 20} MiB")
             elif lowered == "expect" and value.lower() == "100-continue":
                 self._continue()
-        if size > HEAD_LIMIT:
-            self._refuse(431, f"target and headers are larger than {HEAD_LIMIT >> 10} KiB")
+        if size > MOCK_HEAD_LIMIT:
+            self._refuse(431, f"target and headers are larger than {MOCK_HEAD_LIMIT >> 10} KiB")
         try:
             self._body = BodyReader(coding)
         except BodyError as error:

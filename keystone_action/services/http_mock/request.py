@@ -141,7 +141,7 @@ def decode_text(body: bytes | bytearray, content_type: str) -> str:
         return body.decode("utf-8", "replace")
 
 
-Texts = dict[str, str | list[str]]
+RequestTexts = dict[str, str | list[str]]
 
 
 @dataclass(slots=True)
@@ -207,9 +207,9 @@ class MockRequest:
         return names
 
 
-def collect(pairs: list[tuple[str, str]], *, fold: bool = False) -> Texts:
+def collect(pairs: list[tuple[str, str]], *, fold: bool = False) -> RequestTexts:
     """Names that are repeated have a list. fold: names are the same without case."""
-    found: Texts = {}
+    found: RequestTexts = {}
     spelled: dict[str, str] = {}
     for name, value in pairs:
         key = spelled.setdefault(name.lower(), name) if fold else name

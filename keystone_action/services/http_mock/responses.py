@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from keystone_action.spec.models.services import MockResponse
 
-OUTPUT_LIMIT = 16 << 20
+TEMPLATE_OUTPUT_LIMIT = 16 << 20
 """Characters of one rendered text."""
 TIME_LIMIT = 1.0
 """Seconds for one rendered text, looked at between its pieces."""
@@ -133,8 +133,8 @@ def _bound(pieces: Iterator[str]) -> str:
     size = 0
     for piece in pieces:
         size += len(piece)
-        if size > OUTPUT_LIMIT:
-            raise ReplyFailed(f"it gives more than {OUTPUT_LIMIT >> 20} Mi characters")
+        if size > TEMPLATE_OUTPUT_LIMIT:
+            raise ReplyFailed(f"it gives more than {TEMPLATE_OUTPUT_LIMIT >> 20} Mi characters")
         if time.monotonic() > deadline:
             raise ReplyFailed(f"it takes longer than {TIME_LIMIT:g} s")
         kept.append(piece)
@@ -170,15 +170,15 @@ def _environment() -> SandboxedEnvironment:
             if operator == "**" and (abs(left) > 2**32 or abs(right) > 64):
                 raise ReplyFailed("a power in it is too large")
             for many, times in ((left, right), (right, left)):
-                if hasattr(many, "__len__") and isinstance(times, int) and len(many) * times > OUTPUT_LIMIT:
-                    raise ReplyFailed(f"it gives more than {OUTPUT_LIMIT >> 20} Mi characters")
+                if hasattr(many, "__len__") and isinstance(times, int) and len(many) * times > TEMPLATE_OUTPUT_LIMIT:
+                    raise ReplyFailed(f"it gives more than {TEMPLATE_OUTPUT_LIMIT >> 20} Mi characters")
             return super().call_binop(context, operator, left, right)
 
     # Not escaped as HTML: most responses are JSON or text. keep_trailing_newline: a body is sent as it is written.
     return BoundedEnvironment(undefined=StrictUndefined, autoescape=False, keep_trailing_newline=True)
 
 
-Fault = Literal["reset", "empty", "garbage"]
+MockFault = Literal["reset", "empty", "garbage"]
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 _OURS = frozenset({"connection", "content-length", "date", "transfer-encoding"})
@@ -202,7 +202,7 @@ class MockReply:
     body: bytes
     text: str
     delay: float = 0.0
-    fault: Fault | None = None
+    fault: MockFault | None = None
     _encoded: dict[tuple[bool | None, bool], tuple[int, bytes]] = field(default_factory=dict, compare=False)
 
     @property

@@ -13,22 +13,22 @@ from typing import Protocol
 from keystone_action.errors import ServiceError
 from keystone_action.network.guarded_listener import Endpoint, PeerLookup, accept, no_port
 from keystone_action.network.loop_thread import LoopThread
-from keystone_action.services.http_mock.protocol import Application, MockConnection
+from keystone_action.services.http_mock.protocol import MockApplication, MockConnection
 from keystone_action.services.http_mock.request import RawRequest
 from keystone_action.services.http_mock.responses import MockReply
 
-HOST = "127.0.0.1"
-CONNECTIONS = 256
+MOCK_HOST = "127.0.0.1"
+MOCK_CONNECTIONS = 256
 """Connections of one port at the same time; further ones wait until one is over."""
 _BACKLOG = 1024
 _QUIET_ROUNDS = 4
 _PROBE_SECONDS = 10.0
-SETTLE_SECONDS = 30.0
+MOCK_SETTLE_SECONDS = 30.0
 """How long clients that still send are waited for: what a killed one has left is read in far less."""
 _PORT_ATTEMPTS = 10
 
 
-class GuardedApplication(Application, Protocol):
+class GuardedApplication(MockApplication, Protocol):
     """An application that says whose connections are its own."""
 
     def admits(self, owner: int | None) -> bool:
@@ -48,7 +48,7 @@ class MockListener:
         self.connections: set[MockConnection] = set()
         self.sockets = _open_sockets(address)
         self.port: int = self.sockets[0].getsockname()[1]
-        self.slots = asyncio.Semaphore(CONNECTIONS)
+        self.slots = asyncio.Semaphore(MOCK_CONNECTIONS)
         self.tasks: list[asyncio.Task[None]] = []
         self.activity = 0
         """Grows with everything that comes in."""
@@ -57,7 +57,7 @@ class MockListener:
         """Users tell local connections apart, addresses those of containers."""
         if accepted_at == self.address:
             return self.application.admits_address(peer[0])
-        return self.application.admits(peers.owner(peer, (HOST, self.port)))
+        return self.application.admits(peers.owner(peer, (MOCK_HOST, self.port)))
 
 
 def _open_sockets(address: str | None) -> list[socket.socket]:
@@ -65,7 +65,7 @@ def _open_sockets(address: str | None) -> list[socket.socket]:
     attempt = 0
     while True:
         attempt += 1
-        sockets = [socket.create_server((HOST, 0), backlog=_BACKLOG)]
+        sockets = [socket.create_server((MOCK_HOST, 0), backlog=_BACKLOG)]
         try:
             if address is not None:
                 sockets.append(socket.create_server((address, sockets[0].getsockname()[1]), backlog=_BACKLOG))
@@ -120,7 +120,7 @@ class MockServer:
         try:
             listener = MockListener(application, address)
         except OSError as error:
-            raise no_port(address or HOST, error) from error
+            raise no_port(address or MOCK_HOST, error) from error
         self._listeners[listener.port] = listener
         loop = asyncio.get_running_loop()
         listener.tasks = [loop.create_task(self._accept(listener, one)) for one in listener.sockets]
@@ -171,7 +171,7 @@ class MockServer:
         port = await self.listen(_Probe())
         try:
             async with asyncio.timeout(_PROBE_SECONDS):
-                reader, writer = await asyncio.open_connection(HOST, port)
+                reader, writer = await asyncio.open_connection(MOCK_HOST, port)
                 writer.write(b"GET / HTTP/1.1\r\nHost: probe\r\nConnection: close\r\n\r\n")
                 line = await reader.readline()
             writer.close()
@@ -186,7 +186,7 @@ class MockServer:
         finally:
             await self.close(port)
 
-    def settle(self, port: int, timeout: float = SETTLE_SECONDS) -> bool:
+    def settle(self, port: int, timeout: float = MOCK_SETTLE_SECONDS) -> bool:
         """Blocks until everything that clients have sent to a port so far was read and recorded; False when they still
         send after `timeout` seconds. Other ports may be as busy as they like. From any thread but the server's own."""
         loop, listener = self.thread.loop, self._listeners.get(port)

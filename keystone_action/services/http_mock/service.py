@@ -21,7 +21,7 @@ from keystone_action.evidence.model import Address, RecordedRequest
 from keystone_action.evidence.requests import JournalLog, RequestJournal
 from keystone_action.services.http_mock.request import MockRequest, RawRequest
 from keystone_action.services.http_mock.responses import MockReply, ResponsePlan, json_reply, refusal
-from keystone_action.services.http_mock.server import HOST, SETTLE_SECONDS, MockServer
+from keystone_action.services.http_mock.server import MOCK_HOST, MOCK_SETTLE_SECONDS, MockServer
 from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.spec.globs import compile_path
 from keystone_action.spec.models.services import HttpMockService
@@ -115,7 +115,7 @@ OPEN_BODIES = 256 << 20
 """Bytes of bodies that the open requests of one mock and cell may hold in memory together."""
 FULL_RECORD = 1 << 30
 """Bytes of record above which only the first KIB of a body is kept, as `cut` says."""
-LAST_RECORD = 2 << 30
+RECORD_LIMIT = 2 << 30
 """Bytes of record above which requests are refused, and the record counts as incomplete."""
 KIB = 1 << 10
 
@@ -182,7 +182,7 @@ class MockCell:
     @property
     def host(self) -> str:
         """By what name or address the cell's agent knows this mock."""
-        return self._name if self._scope.in_network else HOST
+        return self._name if self._scope.in_network else MOCK_HOST
 
     def reserve(self, size: int) -> bool:
         """Whether that many more bytes may be held; a negative size gives back."""
@@ -197,8 +197,8 @@ class MockCell:
         """Record, then answer. A request that can't be recorded is not answered by its route."""
         request = MockRequest(raw)
         reply = self._state.answer(request) if raw.refusal is None else refusal(*raw.refusal)
-        if self._record_size > LAST_RECORD:
-            self.failure = f"more than {LAST_RECORD >> 30} GiB of requests were sent; the last ones are not recorded"
+        if self._record_size > RECORD_LIMIT:
+            self.failure = f"more than {RECORD_LIMIT >> 30} GiB of requests were sent; the last ones are not recorded"
             return refusal(507, self.failure)
         try:
             self._record(self._record_of(request, reply))
@@ -332,7 +332,7 @@ class MockPlace(Place):
         self._cell, self._server = cell, server
         requests = JournalLog(cell.journal_path, self.require_whole_record) if record else None
         super().__init__(
-            name, _address(cell.host, cell.port), _address(HOST, cell.port), requests=requests, notices=notices
+            name, _address(cell.host, cell.port), _address(MOCK_HOST, cell.port), requests=requests, notices=notices
         )
 
     def settle(self) -> None:
@@ -342,8 +342,8 @@ class MockPlace(Place):
         if cell.endless or not self._server.settle(cell.port):
             cell.endless = True
             raise OutputError(
-                f"the record of {self.name} is incomplete: a client still sent after {SETTLE_SECONDS:g} s in which it"
-                " was waited for"
+                f"the record of {self.name} is incomplete: a client still sent after {MOCK_SETTLE_SECONDS:g} s in which"
+                " it was waited for"
             )
 
     def require_whole_record(self) -> None:

@@ -15,7 +15,14 @@ from typing import Any
 
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.services.database_queries import ROWS_LIMIT, QueryLimit
-from keystone_action.services.redefinitions import NOTHING, ROUTINE, CatalogueChanges, CatalogueEntry, Column, Name
+from keystone_action.services.redefinitions import (
+    NO_CHANGES,
+    ROUTINE,
+    CatalogueChanges,
+    CatalogueEntry,
+    CatalogueName,
+    Column,
+)
 from keystone_action.services.service import one_line
 
 _CONNECT_SECONDS = 10
@@ -43,7 +50,7 @@ class MysqlReader:
     connection's user, in about so many seconds; may raise pymysql's errors and QueryFailed."""
 
     connection: Mapping[str, Any]
-    changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
+    changes: Callable[[], CatalogueChanges] = field(default=lambda: NO_CHANGES)
     lend: Callable[[float], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
@@ -208,19 +215,19 @@ _ROUTINES = f"""
 """  # noqa: S608 - as above
 
 
-def read_catalogue(cursor: Any) -> dict[Name, CatalogueEntry]:
+def read_mysql_catalogue(cursor: Any) -> dict[CatalogueName, CatalogueEntry]:
     """The catalogue now, as far as this user sees it. Raises pymysql's errors."""
     if "mariadb" not in cursor.connection.get_server_info().lower():
         cursor.execute("SET SESSION information_schema_stats_expiry = 0")  # sizes as they are, not as they were
-    traits: dict[Name, list[tuple[str, str]]] = {}
-    columns: dict[Name, dict[str, Column]] = {}
+    traits: dict[CatalogueName, list[tuple[str, str]]] = {}
+    columns: dict[CatalogueName, dict[str, Column]] = {}
     for schema, table, column, kind, collation, text in _fetched(cursor, _COLUMNS):
         one = Column(_ALIKE.get(_text(kind), _text(kind)), _text(collation))
         columns.setdefault((schema, table), {})[column.lower()] = one
         if text:
             traits.setdefault((schema, table), []).append((f"the generated column {column}", _text(text)))
     texts = {(schema, view): _text(text) for schema, view, text in _fetched(cursor, _VIEWS)}
-    found: dict[Name, CatalogueEntry] = {}
+    found: dict[CatalogueName, CatalogueEntry] = {}
     for schema, table, kind, engine, size in _fetched(cursor, _TABLES):
         name = schema, table
         its = sorted(traits.get(name, ()))

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
 from keystone_action.services.container.service import unmet_condition
-from keystone_action.services.mysql.reader import read_catalogue
+from keystone_action.services.mysql.reader import read_mysql_catalogue
 from keystone_action.services.redefinitions import CatalogueLook
 from keystone_action.services.service import one_line
 
@@ -45,7 +45,7 @@ class MysqlServer(Protocol):
 
 
 @dataclass
-class CellDatabase:
+class MysqlCellDatabase:
     """One database with its user (the agent's) and its reader (ours)."""
 
     server: MysqlServer
@@ -97,7 +97,7 @@ class CellDatabase:
     def look(self, _path: tuple[str, ...] | None = None) -> CatalogueLook:
         """What stands in the database, and its name; built-in functions come first here. Raises pymysql's errors."""
         with self.server.admin() as admin:
-            catalogue = read_catalogue(admin)
+            catalogue = read_mysql_catalogue(admin)
         own = {name: entry for name, entry in catalogue.items() if name[0] == self.database}
         return own, (self.database,), frozenset()
 
@@ -311,7 +311,7 @@ class MysqlInContainer:
         with self._witness.cursor() as cursor:
             cursor.execute(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
 
-    async def fill(self, cell: CellDatabase) -> None:
+    async def fill(self, cell: MysqlCellDatabase) -> None:
         """What the image's database had, into a cell's. Raises ServiceError."""
         if self._has_template:
             user = re.sub(r"[\\/&]", r"\\\g<0>", cell.user.replace("`", "``"))

@@ -16,7 +16,7 @@ from keystone_action.evidence.model import Address
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.container.service import DatabaseServers
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.mysql.server import CellDatabase, MysqlCredentials, MysqlInContainer
+from keystone_action.services.mysql.server import MysqlCellDatabase, MysqlCredentials, MysqlInContainer
 from keystone_action.services.mysql.write_log import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
@@ -43,7 +43,7 @@ class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
         self._definition = definition
         self._host = host
         self._image = definition.image or DEFAULT_IMAGE
-        self._credentials = credentials_of_image(definition.name, definition.env)
+        self._credentials = mysql_credentials(definition.name, definition.env)
         self._port = definition.ports[0] if definition.ports else _PORT
         self._servers = DatabaseServers(definition, self._image, host, self._server)
 
@@ -93,7 +93,7 @@ class MysqlPlace(Place):
         self, name: str, for_agent: Address, for_host: Address, server: MysqlInContainer, wanted: MysqlCredentials
     ) -> None:
         self._server = server
-        self._cell = CellDatabase(server, wanted.database, wanted.user, wanted.password)
+        self._cell = MysqlCellDatabase(server, wanted.database, wanted.user, wanted.password)
         self._watch = CatalogueWatch(self._cell.look)
         reader = MysqlReader(self._cell.reader_connection(), self._watch.changes)
         super().__init__(name, for_agent, for_host, database=reader)
@@ -157,7 +157,7 @@ class MysqlPlace(Place):
             raise await self._server.container.failure_in_thread(f"{what}: {one_line(error)}") from None
 
 
-def credentials_of_image(service: str, env: Mapping[str, str]) -> MysqlCredentials:
+def mysql_credentials(service: str, env: Mapping[str, str]) -> MysqlCredentials:
     """By the official images' variables, MYSQL_… or MARIADB_…: USER [root], PASSWORD [ROOT_PASSWORD for root;
     generated], DATABASE [the service's name, dashes as `_`]. Raises UsageError."""
     found = {name: env.get(f"MYSQL_{name}") or env.get(f"MARIADB_{name}") or "" for name in _NAMES}

@@ -21,6 +21,7 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.services.container.service import DatabaseServers, unmet_condition
 from keystone_action.services.postgres.connections import OPTIONS, SuperuserConnections, keywords, scram_verifier
+from keystone_action.services.postgres.databases import MAINTENANCE
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
 from keystone_action.services.postgres.place import PostgresCredentials, PostgresPlace, read_credentials
 from keystone_action.services.service import CellScope, Place, one_line
@@ -34,10 +35,7 @@ if TYPE_CHECKING:
     from keystone_action.services.postgres.databases import PostgresServer, StateBefore
     from keystone_action.spec.models.services import ContainerService, PostgresService
 
-MAINTENANCE = "keystone"
-"""Our own database where there is no `template1`; else that one, which every server has and nobody needs once there
-are no other databases to be made. To make one more costs as much as all else that we do to a server."""
-TEMPLATE = "keystone_template"
+TEMPLATE_DATABASE = "keystone_template"
 _CONNECT_SECONDS = 2
 # The data lives as long as the run: nothing has to survive a crash, and a server that has crashed stays ended.
 _HASTE: Mapping[str, str] = {
@@ -56,13 +54,14 @@ class PostgresInContainer:
     ) -> None:
         self.container = container
         self.port = port
-        self.template = TEMPLATE
+        self.template = TEMPLATE_DATABASE
         self.template_state: StateBefore | None = None
         self.slots: ReplicationSlots | None = None
         self._watches_writes = watches_writes
         self._by_image = by_image
         self._superuser = f"keystone_{secrets.token_hex(6)}"
         self._password = secrets.token_urlsafe(32)
+        # Every server has it, and nobody else needs it by then: making a database of our own would double what we do.
         self._maintenance = "template1"
         self._first: psycopg.Connection[tuple[Any, ...]] | None = None
         self._superusers = SuperuserConnections(partial(self.address, self._superuser, self._password))
@@ -166,7 +165,7 @@ class PostgresInContainer:
     def _make_template(self, admin: psycopg.Connection[Any]) -> None:
         from psycopg import sql
 
-        mine, template = sql.Identifier(self._by_image.database), sql.Identifier(TEMPLATE)
+        mine, template = sql.Identifier(self._by_image.database), sql.Identifier(TEMPLATE_DATABASE)
         # An image's health check may be connected just now.
         admin.execute(
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", (self._by_image.database,)
@@ -207,7 +206,7 @@ def _value(session: psycopg.Connection[Any], query: str) -> Any:
 
 
 _PORT = 5432
-_RESERVED = frozenset({"template0", "template1", MAINTENANCE, TEMPLATE})
+_RESERVED = frozenset({"template0", "template1", MAINTENANCE, TEMPLATE_DATABASE})
 _STARTS_A_SERVER = frozenset({"postgres", "docker-entrypoint.sh"})
 _UNREADABLE = ("POSTGRES_USER_FILE", "POSTGRES_PASSWORD_FILE", "POSTGRES_DB_FILE")
 
@@ -225,7 +224,7 @@ class PostgresContainer:
         self._host = host
         self._watches_writes = watches_writes
         self._command: str | Sequence[str] | None = definition.command
-        self._credentials = credentials_of_image(definition.name, definition.env)
+        self._credentials = postgres_credentials(definition.name, definition.env)
         self._port = port_of(definition, "PGPORT", _PORT)
         self._servers = DatabaseServers(definition, self._image, host, self._server)
 
@@ -280,7 +279,7 @@ class PostgresContainer:
         await self._servers.stop()
 
 
-def credentials_of_image(service: str, env: Mapping[str, str]) -> PostgresCredentials:
+def postgres_credentials(service: str, env: Mapping[str, str]) -> PostgresCredentials:
     """By the official image's variables. Raises UsageError for names that are reserved, and for `…_FILE`, which name
     files that only the container has."""
     for name in _UNREADABLE:

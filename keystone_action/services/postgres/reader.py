@@ -15,12 +15,12 @@ from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.services.database_queries import ROWS_LIMIT, QueryLimit
 from keystone_action.services.postgres.connections import session_options
 from keystone_action.services.redefinitions import (
-    NOTHING,
+    NO_CHANGES,
     ROUTINE,
     CatalogueChanges,
     CatalogueEntry,
+    CatalogueName,
     Column,
-    Name,
     Shadow,
 )
 
@@ -69,7 +69,7 @@ class PostgresReader:
     connection: Mapping[str, Any]
     search_path: Callable[[], Sequence[str]]
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
-    changes: Callable[[], CatalogueChanges] = field(default=lambda: NOTHING)
+    changes: Callable[[], CatalogueChanges] = field(default=lambda: NO_CHANGES)
     lend: Callable[[float], AbstractContextManager[Mapping[str, Any]]] | None = None
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
@@ -308,14 +308,14 @@ _SHADOWS = """
 """
 
 
-def read_catalogue(session: psycopg.Connection[Any]) -> dict[Name, CatalogueEntry]:
+def read_postgres_catalogue(session: psycopg.Connection[Any]) -> dict[CatalogueName, CatalogueEntry]:
     """The catalogue now; texts are comparable as long as the session's search_path is pg_catalog alone. Raises
     psycopg.Error."""
-    traits: dict[Name, list[tuple[str, str]]] = {}
+    traits: dict[CatalogueName, list[tuple[str, str]]] = {}
     query = _TRAITS + (_GENERATED if session.info.server_version >= _SINCE_GENERATED else "")
     for schema, name, trait, text in session.execute(query.encode()).fetchall():
         traits.setdefault((schema, name), []).append((trait, text or ""))
-    columns: dict[Name, dict[str, Column]] = {}
+    columns: dict[CatalogueName, dict[str, Column]] = {}
     for schema, name, column, kind, collation in session.execute(_COLUMNS.encode()).fetchall():
         columns.setdefault((schema, name), {})[column] = Column(_ALIKE.get(kind, kind), collation)
     found = {}

@@ -89,7 +89,7 @@ _NEW = "(age({0}.xmin) <= age(%(mark)s::text::xid) OR {0}.xmin::text = ANY(%(und
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class TransactionMark:
     """A moment in the numbers of transactions. first: the first that was not given out yet. under_way: those given out
     before, whose end was not known."""
 
@@ -97,7 +97,7 @@ class Mark:
     under_way: tuple[str, ...] = ()
 
     @classmethod
-    def now(cls, session: psycopg.Connection[Any]) -> Mark:
+    def now(cls, session: psycopg.Connection[Any]) -> TransactionMark:
         """Raises psycopg.Error."""
         row = session.execute(
             "SELECT txid_snapshot_xmax(it), ARRAY(SELECT txid_snapshot_xip(it)) FROM txid_current_snapshot() it"
@@ -115,7 +115,7 @@ class Mark:
 class TablesBefore:
     """Tables as they stood: their rows, by oid."""
 
-    mark: Mark
+    mark: TransactionMark
     wanted: Callable[[Relation], bool]
     tables: Mapping[int, Relation]
     rows: Mapping[int, int]
@@ -134,7 +134,7 @@ def is_unlogged(relation: Relation) -> bool:
 def look_at_tables(session: psycopg.Connection[Any], wanted: Callable[[Relation], bool]) -> TablesBefore:
     """Count the rows of the wanted tables. The session's role must be allowed to read them all, and see all rows.
     Raises psycopg.Error."""
-    mark = Mark.now(session)
+    mark = TransactionMark.now(session)
     tables = {oid: one for oid, one in relations(session).items() if wanted(one)}
     return TablesBefore(mark, wanted, tables, {oid: _count(session, one) for oid, one in tables.items()})
 
@@ -197,7 +197,7 @@ def merged(writes: Iterable[TableWrite]) -> list[TableWrite]:
 class ObjectsBefore:
     """Sequences with their values, by oid, and how many large objects and pages of them there were."""
 
-    mark: Mark
+    mark: TransactionMark
     sequences: Mapping[int, tuple[Any, ...]]
     names: Mapping[int, Relation] = field(default_factory=dict)
     large_objects: tuple[int, int] = (0, 0)
@@ -205,7 +205,7 @@ class ObjectsBefore:
 
 def look_at_objects(session: psycopg.Connection[Any], *, large_objects: bool = True) -> ObjectsBefore:
     """large_objects: the session's role may read them all: a superuser's. Raises psycopg.Error."""
-    mark = Mark.now(session)
+    mark = TransactionMark.now(session)
     names = {oid: one for oid, one in relations(session).items() if one.kind == "S"}
     pages = _large_objects(session) if large_objects else (0, 0)
     return ObjectsBefore(mark, _sequences(session, names.values()), names, pages)
@@ -309,7 +309,7 @@ def _sequences(session: psycopg.Connection[Any], names: Iterable[Relation]) -> d
     return found
 
 
-def _count(session: psycopg.Connection[Any], table: Relation, mark: Mark | None = None) -> int:
+def _count(session: psycopg.Connection[Any], table: Relation, mark: TransactionMark | None = None) -> int:
     from psycopg import sql
 
     query = sql.SQL("SELECT count(*) FROM ONLY {} it").format(sql.Identifier(table.schema, table.plain_name))

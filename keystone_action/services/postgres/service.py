@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.network.relay import PortRelays, RelayTarget
-from keystone_action.services.postgres.embedded_server import HOST, MAINTENANCE, EmbeddedServer
+from keystone_action.services.postgres.databases import MAINTENANCE
+from keystone_action.services.postgres.embedded_server import EMBEDDED_HOST, EmbeddedServer
 from keystone_action.services.postgres.place import PostgresCredentials, PostgresPlace, read_credentials
 from keystone_action.services.service import CellScope, Place, RunningService, ServiceKind, Surroundings
 from keystone_action.spec.models.services import ContainerService, PostgresService
@@ -157,7 +158,7 @@ class EmbeddedPostgres:
         by_env = scope.exclusive and self._definition.isolation != "database"
         wanted = self._credentials if by_env else PostgresCredentials.of_a_cell()
         server = await self._running_server()
-        for_agent = for_host = wanted.address(HOST, server.port)
+        for_agent = for_host = wanted.address(EMBEDDED_HOST, server.port)
         async with AsyncExitStack() as way:
             if scope.network is not None and scope.in_network:
                 for_agent = wanted.address(self.name, await self._open_way(scope.network, server, way))
@@ -173,7 +174,7 @@ class EmbeddedPostgres:
         """The port at which an agent in a container reaches the server. The relay lets only its cell's containers
         through; among those that know the way, as on the loopback, a cell's password is what tells them apart."""
         try:
-            relay = await way.enter_async_context(self._relays.open(network, RelayTarget(HOST, server.port)))
+            relay = await way.enter_async_context(self._relays.open(network, RelayTarget(EMBEDDED_HOST, server.port)))
         except ServiceError as error:
             raise ServiceError(f"service {self.name}: {error.message}", help=error.help) from error
         network.hosts[self.name] = network.host_address

@@ -26,7 +26,7 @@ from keystone_action.services.service import one_line
 if TYPE_CHECKING:
     import psycopg
 
-    from keystone_action.services.postgres.databases import CellDatabase
+    from keystone_action.services.postgres.databases import PostgresCellDatabase
 
 _NOT_SEEN = (
     "of unlogged tables, sequences, large objects, rights and settings, only what differs in the end is seen",
@@ -82,7 +82,7 @@ class PostgresWrites:
     """A `WriteLog`. failure: makes the service's error of a problem."""
 
     service: str
-    cell: CellDatabase
+    cell: PostgresCellDatabase
     failure: Callable[[str], ServiceError]
     not_seen: tuple[str, ...] = _NOT_SEEN
     _schema: str = field(default_factory=lambda: f"keystone_{secrets.token_hex(6)}")

@@ -145,7 +145,7 @@ def _compare(rows: Any, before: dict[Any, Any], after: dict[Any, Any], directory
                 writes.append(["table", told, "insert", now["count"]])
             continue
         place = os.path.join(directory, secrets.token_hex(8))  # noqa: PTH118 - as above
-        found = rows.difference(was["file"], now["file"], place)
+        found = rows.row_difference(was["file"], now["file"], place)
         if found.added:
             added.append({**new, "file": place, "count": found.added})
         if found.added or found.removed:

@@ -28,7 +28,7 @@ from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.files.paths import PathMissing, PathProblem, open_inside
 from keystone_action.files.removal import remove_tree
 from keystone_action.services.database_queries import ROWS_LIMIT
-from keystone_action.services.redefinitions import NOTHING, CatalogueChanges, CatalogueEntry, Column, Name
+from keystone_action.services.redefinitions import NO_CHANGES, CatalogueChanges, CatalogueEntry, CatalogueName, Column
 from keystone_action.system.command import TRANSCRIPT_LIMIT, Command, CommandLimits, KeptWhole
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _output(completed: Completed, whole: KeptWhole) -> bytes:
     return whole.path.read_bytes() if completed.stdout.cut else completed.stdout.head + completed.stdout.tail
 
 
-SIZE_LIMIT = 1 << 30
+DATABASE_SIZE_LIMIT = 1 << 30
 """Bytes of a database file that are copied."""
 _SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")
 _SCHEMA = "main"
@@ -203,10 +203,10 @@ class SqliteReader:
         except (ValueError, RecursionError):
             raise QueryFailed(f"{self.path}: what SQLite answered can't be read") from None
 
-    def _inspect(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[CatalogueChanges, Set[Name]]:
+    def _inspect(self, lines: Sequence[Mapping[str, Any]], sql: str) -> tuple[CatalogueChanges, Set[CatalogueName]]:
         """What the agent made and redefined, and what the query reads."""
         if not lines or "reads" not in lines[0]:
-            return NOTHING, frozenset()
+            return NO_CHANGES, frozenset()
         sizes = (copy.size if copy else 0 for copy in (self.copy_before, self._copy))
         before, now = (_entries(lines[0][key] or {}, size) for key, size in zip(("before", "now"), sizes, strict=True))
         changes, reads = CatalogueChanges(before, now, (_SCHEMA,)), lines[0]["reads"]
@@ -248,7 +248,7 @@ def _lines(output: bytes) -> list[Mapping[str, Any]]:
     return lines
 
 
-def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[Name, CatalogueEntry]:
+def _entries(catalogue: Mapping[str, Mapping[str, Any]], size: int) -> dict[CatalogueName, CatalogueEntry]:
     """size: of the file, since what one table has of it is not known."""
     return {
         (_SCHEMA, name.lower()): CatalogueEntry(
@@ -284,8 +284,8 @@ def copy_in(workspace: Path, path: str, target: Path) -> None:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise PathProblem(f"{path} is no regular file")
-        if status.st_size > SIZE_LIMIT:
-            raise PathProblem(f"{path} has {status.st_size:,} bytes; at most {SIZE_LIMIT:,} are read")
+        if status.st_size > DATABASE_SIZE_LIMIT:
+            raise PathProblem(f"{path} has {status.st_size:,} bytes; at most {DATABASE_SIZE_LIMIT:,} are read")
         with os.fdopen(os.dup(descriptor), "rb") as source, target.open("xb") as copy:
             shutil.copyfileobj(source, copy)
     finally:
