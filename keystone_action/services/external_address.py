@@ -28,13 +28,15 @@ _TRY_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class ExternalAddress:
-    """An address taken apart. kind: the URL's scheme without driver and synonyms. keywords: what the database's
-    client connects with. public_url: the URL without credentials."""
+    """The URL of a service, taken apart."""
 
     kind: str
+    """Its scheme, without driver and synonyms (`postgresql`, `mysql`, `http` …)."""
     address: Address
     public_url: str
+    """Without credentials."""
     keywords: dict[str, Any] = field(default_factory=dict, repr=False)
+    """What the database's client connects with."""
 
     @classmethod
     def from_url(cls, service: str, url: str) -> ExternalAddress:
@@ -112,7 +114,7 @@ class ExternalAddress:
                 while cursor.nextset():
                     pass
         else:
-            raise TypeError("it is no database")
+            raise TypeError("it is not a database")
 
     def watch_and_role(self) -> tuple[CatalogueWatch, OwnRole | None]:
         """How checks of one cell ask, a role where it is a database: nothing was looked at and none made yet."""

@@ -19,24 +19,28 @@ ROUTINE = "function"
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """How the values of a table's column compare. kind: of its type, one for all types whose values compare alike
-    (`integer`). collation: empty where it has none."""
+    """How the values of a table's column compare."""
 
     kind: str
+    """Of its type: types have the same one when their values compare alike (`integer`)."""
     collation: str = ""
+    """Empty where it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogueEntry:
-    """One thing that a query can name. kind: `table`, `view`, `function` …. text: of a view or routine what it is made
-    of, in which other names stand. traits: what a table has that changes what is read of it, as phrases (`a rule
-    (hide)`). bytes: how much is in it, as far as that is known. columns: of a table."""
+    """One thing that a query can name."""
 
     kind: str
+    """`table`, `view`, `function` …"""
     text: str = ""
+    """What a view or routine is made of; names of others stand in it."""
     traits: frozenset[str] = frozenset()
+    """What a table has that changes what is read of it, as phrases (`a rule (hide)`)."""
     bytes: int = 0
+    """How much is in it, as far as that is known."""
     columns: Mapping[str, Column] = field(default_factory=dict)
+    """Of a table."""
 
     def changed_column(self, before: CatalogueEntry) -> str:
         """A phrase for a column that stood before and compares otherwise now; empty when there is none."""
@@ -51,12 +55,14 @@ class CatalogueEntry:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Shadow:
-    """A function or operator with the name of a built-in one, or a cast. version changes when it is replaced."""
+    """A function or operator with the name of a built-in one, or a cast."""
 
     kind: str
+    """`function`, `operator` or `cast`."""
     name: str
     schema: str
     version: str
+    """Another one when it is replaced."""
 
     def sentence(self, query: str) -> str | None:
         """What is said of a query that it may give another meaning; None where it does not."""
@@ -86,15 +92,18 @@ _NONE = CatalogueEntry("")
 
 @dataclass(frozen=True)
 class CatalogueChanges:
-    """What differs between two catalogues. path: the schemas that a name without one is looked up in.
-    shadows: those that the agent made."""
+    """What differs between two catalogues."""
 
     before: Catalogue
     now: Catalogue
     path: tuple[str, ...]
+    """The schemas in which a name without one is looked up."""
     shadows: tuple[Shadow, ...] = ()
+    """Those that the agent made."""
     redefinitions: Mapping[CatalogueName, str] = field(init=False)
+    """A sentence for each thing that is no longer what stood there."""
     names_by_agent: Set[CatalogueName] = field(init=False)
+    """What is new, redefined, or has more in it than before."""
 
     def __post_init__(self) -> None:
         redefined = {name: sentence for name in self.now if (sentence := self._difference(name))}

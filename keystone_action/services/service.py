@@ -38,25 +38,26 @@ CRASHED = "went away while it was in use: it crashed or was killed, and what was
 
 @dataclass(frozen=True, slots=True)
 class CellScope:
-    """What a service needs to know of the cell it serves.
-
-    private: a directory of ours that no sandbox can read. audit_log: open as long as the cell is served. exclusive:
-    whether this is the only cell at a time (then a database service hands out exactly the user, password and database
-    of its `env`). allowed_users: numeric users whose connections belong to this cell, None when users don't tell cells
-    apart. network: the cell's own network on the container engine, where there is one; in_network: whether its agent
-    runs in it, so that services are reached by their names (else by address, from this machine). watches_writes:
-    whether what is written between `seal` and `settle` is wanted (`Place.writes`).
-    """
+    """What a service needs to know of the cell it serves."""
 
     cell_id: str
     private: Path
+    """A directory of ours that no sandbox can read."""
     workspace: Path
     audit_log: AuditLog
+    """Open as long as the cell is served."""
     exclusive: bool
+    """Whether this is the only cell at a time. Then a database has exactly the user, password and name of the service's
+    `env`."""
     allowed_users: set[int] | None = None
+    """The numeric users whose connections belong to this cell; None where users don't tell cells apart."""
     network: ContainerNetwork | None = None
+    """The cell's own network on the container engine, where there is one."""
     in_network: bool = False
+    """Whether the agent runs in that network, and so reaches services by their names; else it reaches them by address,
+    from this machine."""
     watches_writes: bool = False
+    """Whether what is written between `seal` and `settle` is wanted (`Place.writes`)."""
 
 
 class Place:
@@ -136,17 +137,18 @@ class RunningService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the services of a spec are made with. provider: for servers and programs of ours. directory: the spec's;
-    files of mock responses are read from there. mocks: the run's server for mocks, which its maker stops; its thread
-    serves relays too. containers: the engine on which images are started, and how; None = there is none.
-    watches_writes: whether a cell wants to know what is written into its databases, so servers start with their logs
-    of changes on."""
+    """What the services of a spec are made with."""
 
     provider: Provider
+    """Runs servers and programs of ours."""
     directory: Path
+    """The spec's; files of mock responses are read from there."""
     mocks: MockServer
+    """The run's server for mocks, which its maker stops; its thread serves relays too."""
     containers: ContainerHost | None = None
+    """The engine on which images are started, and how; None where there is none."""
     watches_writes: bool = False
+    """Whether a cell wants to know what is written into its databases: then servers start with their logs on."""
 
     def require_containers(self, definition: ServiceBase) -> ContainerHost:
         """The engine, for a service that can't do without one. Raises UsageError."""

@@ -37,10 +37,12 @@ _LONGEST_ESCAPE = 6
 
 @dataclass(frozen=True, slots=True)
 class KeptLogs:
-    """directory: where the files go, made when the first one is written. mask: takes secrets out of a text."""
+    """The files in which the output of containers is kept."""
 
     directory: Path
+    """Where they go; made when the first one is written."""
     mask: Callable[[str], str]
+    """Takes secrets out of a text."""
 
     def keep(self, service: str, cell: str, printed: bytes) -> None:
         """Write what one container printed; an earlier container's file of the same name stays, and this one gets a
@@ -97,13 +99,14 @@ _END_ADVICE = "Mostly its output says why; `env` and `command` of the service sa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceContainerPlan:
-    """What a service's container is made of. command: text as a shell would split it, a list exactly, None = the
-    image's own."""
+    """What a service's container is made of."""
 
     service: str
+    """The service's name."""
     image: str
     env: Mapping[str, str] = field(default_factory=dict)
     command: str | Sequence[str] | None = None
+    """A text is split as a shell would, a list is taken exactly; None is the image's own."""
 
 
 class ServiceContainer:

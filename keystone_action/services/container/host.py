@@ -52,16 +52,18 @@ class GroupNetwork:
 
 @dataclass(frozen=True)
 class ContainerHost:
-    """networks: the run's, which its maker closes after all services were stopped. logs: a directory that gets what
-    each container printed, as `<service>[-<cell id>].log`, secrets taken out by `mask`; None = nothing is kept."""
+    """What the container services of one spec have in common."""
 
     client: EngineClient
     run_id: str
     networks: Networks
+    """The run's, which its maker closes after all services were stopped."""
     group: GroupNetwork
     pull: Pulling = field(default_factory=Pulling)
     logs: Path | None = None
+    """A directory that gets what each container printed, as `<service>[-<cell id>].log`; None: nothing is kept."""
     mask: Callable[[str], str] = str
+    """Takes secrets out of what is kept."""
 
     def container(self, plan: ServiceContainerPlan) -> ServiceContainer:
         """A container of this run, not started."""

@@ -235,11 +235,13 @@ S = TypeVar("S", bound=DatabaseServer)
 
 @dataclass(frozen=True, slots=True)
 class Seat(Generic[S]):
-    """What a cell has of the servers. by_env: it has the names of `env`."""
+    """What a cell has of the servers."""
 
     server: S
     shared: bool
+    """Whether other cells use it too."""
     by_env: bool
+    """Whether user, password and database are those of `env`."""
 
 
 class DatabaseServers(Generic[S]):

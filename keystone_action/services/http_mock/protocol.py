@@ -100,7 +100,7 @@ class MockConnection(asyncio.BufferedProtocol):
             # We speak nothing but HTTP/1: the request was read as such, what follows would be another protocol.
             self._deaf = True
         except httptools.HttpParserError:
-            self._refuse(400, "this is no valid HTTP/1.1 request")
+            self._refuse(400, "this is not a valid HTTP/1.1 request")
         if self._in_head and self._open and self._head_bytes > MOCK_HEAD_LIMIT:
             self._refuse(431, f"target and headers are larger than {MOCK_HEAD_LIMIT >> 10} KiB")
         self._respond()

@@ -146,16 +146,20 @@ RequestTexts = dict[str, str | list[str]]
 
 @dataclass(slots=True)
 class RawRequest:
-    """What the parser read. target: as sent. body: decoded bytes that were kept; body_bytes: what came in; cut: decoded
-    bytes not kept. refusal: (status, sentence) when it can't be answered by a route."""
+    """What the parser read."""
 
     method: str
     target: str
+    """As it was sent."""
     headers: list[tuple[str, str]]
     body: bytes | bytearray = b""
+    """The decoded bytes that were kept."""
     body_bytes: int = 0
+    """How many came in."""
     cut: int = 0
+    """How many decoded bytes were not kept."""
     refusal: tuple[int, str] | None = None
+    """Status and sentence, where no route can answer it."""
 
 
 @dataclass

@@ -195,14 +195,17 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class MockReply:
-    """A rendered answer. text: the body as evidence has it. delay in seconds. fault: what happens instead of it."""
+    """A rendered answer."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
     body: bytes
     text: str
+    """The body as evidence has it."""
     delay: float = 0.0
+    """In seconds."""
     fault: MockFault | None = None
+    """What happens instead of the answer."""
     _encoded: dict[tuple[bool | None, bool], tuple[int, bytes]] = field(default_factory=dict, compare=False)
 
     @property
@@ -317,7 +320,7 @@ def _check(headers: tuple[tuple[str, str], ...], where: str) -> None:
         if name.lower() in _OURS:
             raise UsageError(f"{where}: the header {name} is set by the mock itself; remove it")
         if not _TOKEN.fullmatch(name):
-            raise UsageError(f"{where}: {name!r} is no name of a header")
+            raise UsageError(f"{where}: {name!r} is not a name for a header")
 
 
 def _read(path: Path, where: str) -> tuple[bytes, str]:

@@ -122,12 +122,14 @@ KIB = 1 << 10
 
 @dataclass
 class StrangerCounts:
-    """Connections and bytes that were no requests of this cell. strangers: of another user or network. unknown: gone
-    before their user could be found out. not_http: no request line."""
+    """Connections that brought no request of this cell."""
 
     strangers: int = 0
+    """Of another user or network."""
     unknown: int = 0
+    """Gone before their user could be found out."""
     not_http: int = 0
+    """Without a request line."""
 
 
 class MockCell:

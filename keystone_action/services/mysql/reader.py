@@ -45,13 +45,15 @@ _WORD = re.compile(r"[A-Za-z]+")
 
 @dataclass(frozen=True)
 class MysqlReader:
-    """A `Database`. connection: keywords of `pymysql.connect` (host, port, user, password, database). changes: what
-    the agent made and redefined; may raise pymysql's errors. lend: gives whom a query is asked as, in place of the
-    connection's user, in about so many seconds; may raise pymysql's errors and QueryFailed."""
+    """A `Database`."""
 
     connection: Mapping[str, Any]
+    """Keywords of `pymysql.connect` (host, port, user, password, database)."""
     changes: Callable[[], CatalogueChanges] = field(default=lambda: NO_CHANGES)
+    """What the agent made and redefined; may raise pymysql's errors."""
     lend: Callable[[float], AbstractContextManager[Mapping[str, Any]]] | None = None
+    """Gives the user as whom a query is asked, in place of the connection's, within about so many seconds; may raise
+    pymysql's errors and QueryFailed."""
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or database, where the agent redefined

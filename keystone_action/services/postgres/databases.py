@@ -92,25 +92,26 @@ class PostgresServer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StateBefore:
-    """What stood before the agent: the schemas that names are looked up in, stored settings, shadows, and what the
-    names stood for."""
+    """What stood before the agent."""
 
     schemas: tuple[str, ...]
+    """Those in which names are looked up."""
     settings: tuple[tuple[Any, ...], ...]
+    """Rows of `pg_db_role_setting`."""
     shadows: frozenset[Shadow]
     catalogue: Catalogue = field(default_factory=dict)
 
 
 @dataclass
 class PostgresCellDatabase:
-    """One database with its owner (the agent's role) and its reader (ours). unique: no other cell of the server has
-    these names, ever."""
+    """One database with its owner (the agent's role) and its reader (ours)."""
 
     server: PostgresServer
     database: str
     owner: str
     owner_password: str
     unique: bool = False
+    """No other cell of the server has these names, ever."""
     # A name that says nothing: what the agent made could give this role another answer.
     reader: str = field(default_factory=lambda: f"cell_{secrets.token_hex(6)}")
     reader_password: str = field(default_factory=lambda: secrets.token_urlsafe(32))

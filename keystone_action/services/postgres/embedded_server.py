@@ -36,10 +36,12 @@ _NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")
 
 @dataclass(frozen=True, slots=True)
 class Binaries:
-    """An installation of PostgreSQL: `root/bin/postgres`, `root/share`, `root/lib`. major: 18."""
+    """An installation of PostgreSQL."""
 
     root: Path
+    """Has `bin/postgres`, `share` and `lib`."""
     major: int
+    """The version: 18."""
 
     @property
     def postgres(self) -> Path:

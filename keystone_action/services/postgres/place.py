@@ -20,13 +20,15 @@ from keystone_action.services.service import CRASHED, Place, one_line
 
 @dataclass(frozen=True, slots=True)
 class PostgresCredentials:
-    """Who may use which database. trust: without a password. unique: no other cell has these names."""
+    """Who may use which database."""
 
     user: str
     password: str
     database: str
     trust: bool = False
+    """Without a password."""
     unique: bool = False
+    """No other cell has these names."""
 
     @classmethod
     def of_a_cell(cls) -> PostgresCredentials:

@@ -57,20 +57,20 @@ def quoted_path(schemas: Sequence[str]) -> str:
 
 @dataclass
 class PostgresReader:
-    """A `Database`.
-
-    connection: libpq keywords (host, port, user, password, dbname, …). search_path: the schemas that names without
-    one are looked up in. prepare: called with each query before it runs; it returns a sentence when what the agent
-    left would make the query mean something else, and may raise OSError or psycopg errors. changes: asked after that
-    what the agent made and redefined. lend: gives whom a query is asked as, in place of the connection's user, in about
-    so many seconds; may raise psycopg errors and QueryFailed.
-    """
+    """A `Database`."""
 
     connection: Mapping[str, Any]
+    """Keywords of libpq (host, port, user, password, dbname, …)."""
     search_path: Callable[[], Sequence[str]]
+    """The schemas in which names without one are looked up."""
     prepare: Callable[[str], str | None] = field(default=lambda _query: None)
+    """Called with each query before it runs. Returns a sentence when what the agent left would make the query mean
+    something else; may raise OSError and psycopg's errors."""
     changes: Callable[[], CatalogueChanges] = field(default=lambda: NO_CHANGES)
+    """What the agent made and redefined; asked after `prepare`."""
     lend: Callable[[float], AbstractContextManager[Mapping[str, Any]]] | None = None
+    """Gives the role as which a query is asked, in place of the connection's, within about so many seconds; may raise
+    psycopg's errors and QueryFailed."""
 
     def query(self, sql: str, *, timeout: float, redefined: bool = False) -> QueryResult:
         """Blocking. Raises QueryFailed; `by_agent` for a missing table, column or schema, where the agent redefined

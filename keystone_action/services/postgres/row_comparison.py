@@ -38,16 +38,19 @@ _RELATIONS = f"""
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """A table, view, index, sequence … as it stands. kind: a letter of `pg_class.relkind`. is_logged: whether what is
-    written into it is in the server's log. told: the name under which it is told. rights: as the server keeps them."""
+    """A table, view, index, sequence … as it stands."""
 
     oid: int
     kind: str
+    """A letter of `pg_class.relkind`."""
     is_logged: bool
+    """Whether what is written into it is in the server's log."""
     schema: str
     plain_name: str
     told: str
+    """The name under which it is told: a partition's is that of its topmost parent, an index's that of its table."""
     rights: str = ""
+    """As the server keeps them."""
 
     @property
     def name(self) -> str:
@@ -90,11 +93,12 @@ _NEW = "(age({0}.xmin) <= age(%(mark)s::text::xid) OR {0}.xmin::text = ANY(%(und
 
 @dataclass(frozen=True, slots=True)
 class TransactionMark:
-    """A moment in the numbers of transactions. first: the first that was not given out yet. under_way: those given out
-    before, whose end was not known."""
+    """A moment in the numbers of transactions."""
 
     first: int
+    """The first number that was not given out yet."""
     under_way: tuple[str, ...] = ()
+    """Numbers given out before, of transactions that had not ended."""
 
     @classmethod
     def now(cls, session: psycopg.Connection[Any]) -> TransactionMark:
@@ -113,12 +117,15 @@ class TransactionMark:
 
 @dataclass(frozen=True, slots=True)
 class TablesBefore:
-    """Tables as they stood: their rows, by oid."""
+    """Tables as they stood."""
 
     mark: TransactionMark
     wanted: Callable[[Relation], bool]
+    """Which relations are compared."""
     tables: Mapping[int, Relation]
+    """By oid."""
     rows: Mapping[int, int]
+    """How many rows each had, by oid."""
 
 
 def is_table(relation: Relation) -> bool:
@@ -195,12 +202,15 @@ def merged(writes: Iterable[TableWrite]) -> list[TableWrite]:
 
 @dataclass(frozen=True, slots=True)
 class ObjectsBefore:
-    """Sequences with their values, by oid, and how many large objects and pages of them there were."""
+    """Sequences and large objects as they stood."""
 
     mark: TransactionMark
     sequences: Mapping[int, tuple[Any, ...]]
+    """Their values, by oid."""
     names: Mapping[int, Relation] = field(default_factory=dict)
+    """The sequences by oid."""
     large_objects: tuple[int, int] = (0, 0)
+    """How many there were, and how many pages."""
 
 
 def look_at_objects(session: psycopg.Connection[Any], *, large_objects: bool = True) -> ObjectsBefore:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _NOT_SEEN = (
     "of unlogged tables, sequences, large objects, rights and settings, only what differs in the end is seen",
-    "temporary tables are no data of the service and do not count",
+    "temporary tables are not data of the service and do not count",
     "writes that were rolled back do not count, but the numbers that they took from sequences stay taken, and count",
     "what went through a foreign table into another server is not seen here",
 )
@@ -54,23 +54,24 @@ _STATE = """
 
 @dataclass(frozen=True, slots=True)
 class _Before:
-    """What stood when the agent started. state: of the database and its owner, as the server keeps it. texts: what
-    definitions said."""
+    """What stood when the agent started."""
 
     definitions: definition_log.DefinedObjects
     objects: comparison.ObjectsBefore
     unlogged: comparison.TablesBefore
     state: tuple[Any, ...]
+    """Rights and settings of the database and its owner, as the server keeps them."""
     texts: comparison.Defined
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What was found when the agent had ended. until: where the server's log had got to. partitions: names that rows
-    are told under. unlogged: where values are, where there are such tables. texts: what definitions said before."""
+    """What was found when the agent had ended."""
 
     until: str
+    """Where the server's log had got to."""
     partitions: dict[str, str]
+    """The name that rows are told under, by the partition's own."""
     writes: list[TableWrite]
     objects: comparison.ObjectsBefore
     unlogged: comparison.TablesBefore | None

@@ -126,20 +126,22 @@ _SCHEMA = "main"
 
 @dataclass(frozen=True)
 class Copy:
-    """A database with what was not folded into it yet. size: in bytes, of the file as it was copied."""
+    """A copy of a database file, with its journals beside it."""
 
     file: Path
     size: int
+    """In bytes, of the file as it was copied."""
 
 
 @dataclass
 class SqliteReader:
-    """A `Database` on the file `path` below `workspace`. process: asks it, on a copy that is made once, at the first
-    query: nothing of the agent's runs any more then."""
+    """A `Database` on a file of the workspace."""
 
     workspace: Path
     path: str
+    """Below the workspace."""
     process: SqliteProcess
+    """Asks it, on a copy that is made once, at the first query: nothing of the agent's runs any more then."""
     copy_before: Copy | None = None
     """Of the file as it stood before the agent; None where there was none, or one that can't be copied."""
     problem_before: str = ""
@@ -283,7 +285,7 @@ def copy_in(workspace: Path, path: str, target: Path) -> None:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise PathProblem(f"{path} is no regular file")
+            raise PathProblem(f"{path} is not a regular file")
         if status.st_size > DATABASE_SIZE_LIMIT:
             raise PathProblem(f"{path} has {status.st_size:,} bytes; at most {DATABASE_SIZE_LIMIT:,} are read")
         with os.fdopen(os.dup(descriptor), "rb") as source, target.open("xb") as copy:

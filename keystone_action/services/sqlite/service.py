@@ -60,7 +60,9 @@ class SqliteWrites:
         answer = self._ask({**self._order(), "after": None})
         if not answer or "writes" not in answer[-1]:
             path = self.reader.path
-            raise ServiceError(f"service {self.service}: what is written into {path} can't be told: it is no database")
+            raise ServiceError(
+                f"service {self.service}: what is written into {path} can't be told: it is not a database"
+            )
 
     def settle(self) -> None:
         """What stands there now is what the agent left. Blocking. Raises ServiceError."""
