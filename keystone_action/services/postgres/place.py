@@ -124,18 +124,13 @@ class PostgresPlace(Place):
             raise self._failure(self.cell.server, CRASHED)
 
     async def drop(self) -> None:
-        """The cell has been graded: nobody gets into its database any more. What can't be dropped now goes with the
-        server. Never raises."""
+        """The cell has been graded: nobody gets into its database any more, and its replication slot goes with it. What
+        can't be dropped now goes with the server. Never raises."""
         import anyio.to_thread
         import psycopg
 
         with contextlib.suppress(psycopg.Error):
-            await anyio.to_thread.run_sync(self._drop)
-
-    def _drop(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
-        self.cell.drop()
+            await anyio.to_thread.run_sync(self.cell.drop)
 
     async def _run(self, what: str, call: Callable[[], None], script: str = "") -> None:
         import anyio.to_thread
