@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 COPIED_FILE_LIMIT = 64 << 20
 COPIED_BYTES_LIMIT = 8 << 30
 COPIED_ENTRIES_LIMIT = 1_000_000
-"""Of all cells' files together; of one file, as many bytes as FILE_LIMIT. What is above them is left out, and said."""
+"""For all cells' files together; COPIED_FILE_LIMIT is for one file. What is above the limits is left out, and said."""
 
 _DEPTH = 4
 _FOLDERS_LIMIT = 100_000
@@ -228,8 +228,8 @@ class ShardCopy:
 def merge_shards(options: Options) -> Ran:
     """Read every shard, decide, and write journal, cells' files and services' logs (reports are the front doors' part).
 
-    Raises UsageError and HarnessError as `scoring.merge.merge` and `shard_folders.find` do, before anything is written;
-    UsageError for an output that holds results, OutputError when it can't be written.
+    Raises UsageError and HarnessError as `scoring.shards.merge` and `find_shard_folders` do, before anything is
+    written; UsageError for an output that holds results, OutputError when it can't be written.
     """
     here = options.caller.directory
     folders = find_shard_folders([here / place for place in options.jobs.results])
