@@ -1,6 +1,6 @@
-"""The life of one cell, in the boot order of the contract.
+"""The life of one cell: prepare, run the agent, seal, judge (docs/architecture.md).
 
-What lives here: workspace, services, fixtures, setup, agent, evidence, checks and grading, one file each.
+What lives here: a file for each stage, and for what several stages need.
 What comes in: a cell of the plan, and what all cells of the run share.
 What goes out: a `CellResult`; nothing that the cell started outlives it.
 """

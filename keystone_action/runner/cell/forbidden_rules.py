@@ -1,12 +1,8 @@
-"""What breaks one rule, of which a report shows the first.
+"""The rules of `forbidden` but `secrets_in_logs` (spec.md 5.6), each judged from its evidence.
 
-The rules of `forbidden` on what the agent asked tools to do (spec.md 5.6).
-
-`file_writes_outside`: what the agent changed in its workspace, by comparing it before and after.
-
-`http_except`: what the agent tried to reach, by the egress proxy's decisions and the requests that mocks got.
-
-`db_writes_outside`: what the agent wrote into databases, as their services saw it.
+`tools` and `commands`: what the agent asked tools to do. `file_writes_outside`: what it changed in its workspace.
+`http_except`: what it tried to reach, by the egress proxy's decisions and the requests that mocks got.
+`db_writes_outside`: what it wrote into databases, as their services saw it.
 """
 
 from __future__ import annotations

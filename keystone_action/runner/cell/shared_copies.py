@@ -1,12 +1,8 @@
-"""What `setup` left in one cell, kept for the later cells of the run in which it would do the same (contract, 5.2).
+"""Copies that cells of a run share: what their workspaces hold at first, and what `setup` left (contract, 5.2).
 
-The first of them runs its setup, and the others wait. What it left is copied, before its agent starts, to a folder that
-no agent can reach. Each later cell gets a copy of that: nothing that one cell's agent can change is another cell's.
-
-What the workspaces of a spec hold at first: copied from the checkout once, for all cells that start from the same.
-
-Every such cell's workspace is a copy of this copy, which is also what the cell's changes are told from. Nobody but us
-can reach it, so cells start alike also when the checkout is changed while the run goes on.
+The first cell that needs one has it made in a folder that no agent can reach, while the others wait. Each cell gets a
+copy of that copy: nothing that one cell's agent can change is another cell's. Cells start alike also when the checkout
+is changed while the run goes on.
 """
 
 from __future__ import annotations
