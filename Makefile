@@ -4,6 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 UV := .venv/bin/uv
 BIN := .venv/bin
+# A process of the sandbox writes none: after a change of its modules each start would compile them.
+BYTECODE := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m compileall -q keystone_action
 
 .PHONY: help demo run-demo docs test test-slow test-containers test-fast hostile faults lint bench format
 
@@ -39,11 +41,13 @@ docs: .venv/.ready ## make the site of docs/ in build/site; a broken link or anc
 # would rewrite the asserts of all tests. `-m` says which target a test belongs to: tests/test_targets.py.
 test: .venv/.ready ## run the tests that need no container engine and little time, installing what they need
 	@bash tools/test-requirements
+	@$(BYTECODE)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal -m "not docker and not slow"
 
 # Properties are tried again here, with eight times the examples.
 test-slow: .venv/.ready ## run the slow ones: real agents, Chromium, released tools, much data; properties with more examples
 	@bash tools/test-requirements --slow
+	@$(BYTECODE)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n 3 --dist worksteal --hypothesis-profile=many \
 		-m "(slow or property) and not docker"
 
@@ -52,6 +56,7 @@ test-containers: .venv/.ready ## run all tests that need a container engine, sta
 	@bash tools/test-requirements
 	@bash tools/docker-engine
 	@bash tests/images/build-all
+	@$(BYTECODE)
 	PYTHONDONTWRITEBYTECODE= KEYSTONE_EXPECT_DOCKER=1 $(BIN)/python -m pytest -n 5 --dist worksteal -m docker
 
 # What is left out is in tests/README.md: engine, databases, browser, the process sandbox, whole commands. Rooms
@@ -77,5 +82,5 @@ format: .venv/.ready ## rewrite to the style
 	$(BIN)/ruff format .
 
 bench: .venv/.ready ## the budgets of the design, as ratios
-	@$(BIN)/python -m compileall -q keystone_action
+	@$(BYTECODE)
 	$(BIN)/python -m benchmarks

@@ -128,6 +128,7 @@ SAID = {
 }
 
 
+@pytest.mark.slow
 def test_no_credit_for_hidden_tests_that_fail(tmp_path: Path, packages: dict[str, str | bytes]) -> None:
     called, found = attack_all(
         tmp_path,
@@ -341,6 +342,7 @@ for place in ("node", "node_modules/.bin/node"):
     [("x.test.js", {**ENDED_OF_NODE, **PLANTED_FOR_NODE}), ("hidden.test.js", ENDED_OF_NODE)],
     ids=["itself", "by-a-file-that-loads-it"],
 )
+@pytest.mark.slow
 def test_no_credit_for_hidden_tests_of_node_that_fail(tmp_path: Path, test: str, attacks: dict[str, str]) -> None:
     _, found = attack_all(
         tmp_path,

@@ -124,12 +124,14 @@ def as_setup_left_it(found: list[dict[str, Any]], server: SetupServer) -> None:
 
 @USERS
 @hostile(FAMILY, ATTACK, held_by="copies for each cell, of what was kept before an agent started")
+@pytest.mark.slow
 def test_what_an_agent_does_to_its_setup_reaches_no_other_cell(user: int) -> None:
     found, server = run(TELLS + SPOILS, user)
     as_setup_left_it(found, server)
 
 
 @honest(FAMILY, ATTACK)
+@pytest.mark.slow
 def test_an_agent_that_works_with_what_setup_left_finds_all_of_it() -> None:
     found, server = run(TELLS + USES, user=0)
     as_setup_left_it(found, server)

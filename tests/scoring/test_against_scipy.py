@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy  # which imports its parts when they are asked for
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from keystone_action.scoring import statistics as intervals
 from keystone_action.scoring import statistics as replicas
@@ -33,22 +33,22 @@ def table(one: Stratum) -> list[list[int]]:
 
 @given(TABLES)
 def test_fishers_exact_test_in_both_forms(one: Stratum) -> None:
-    assert worse_p_value(one) == pytest.approx(stats.fisher_exact(table(one), "greater").pvalue, rel=1e-9)
-    assert difference_p_value([one]) == pytest.approx(stats.fisher_exact(table(one)).pvalue, rel=1e-6)
+    assert worse_p_value(one) == pytest.approx(scipy.stats.fisher_exact(table(one), "greater").pvalue, rel=1e-9)
+    assert difference_p_value([one]) == pytest.approx(scipy.stats.fisher_exact(table(one)).pvalue, rel=1e-6)
 
 
 @pytest.mark.parametrize(("before", "after"), [(500, 480), (700, 700), (640, 700), (350, 290)])
 def test_the_approximation_for_very_many_replicas(before: int, after: int) -> None:
     one = Stratum(before, 1_000, after, 1_000)
     if min(before + after, 2_000 - before - after) > 600:
-        assert worse_p_value(one) == pytest.approx(stats.fisher_exact(table(one), "greater").pvalue, abs=0.005)
+        assert worse_p_value(one) == pytest.approx(scipy.stats.fisher_exact(table(one), "greater").pvalue, abs=0.005)
 
 
 @given(st.integers(1, 2_000), st.floats(0, 1))
 @settings(max_examples=settings().max_examples // 2)
 def test_the_interval_of_wilson(total: int, share: float) -> None:
     passed = round(share * total)
-    theirs = stats.binomtest(passed, total).proportion_ci(method="wilson")
+    theirs = scipy.stats.binomtest(passed, total).proportion_ci(method="wilson")
     ours = wilson(passed, total)
     assert (ours.low, ours.high, ours.n) == (
         pytest.approx(theirs.low, abs=1e-12),
@@ -65,12 +65,12 @@ SHARES = st.floats(0, 1).map(lambda share: round(share, 9))
 @settings(max_examples=settings().max_examples // 2, deadline=None)
 def test_the_power_of_the_test_by_every_outcome(before: float, after: float, count: int) -> None:
     outcomes = np.arange(count + 1)
-    chances = np.outer(stats.binom.pmf(outcomes, count, before), stats.binom.pmf(outcomes, count, after))
+    chances = np.outer(scipy.stats.binom.pmf(outcomes, count, before), scipy.stats.binom.pmf(outcomes, count, after))
     expected = sum(
         chances[a, b]
         for a in outcomes
         for b in outcomes
-        if stats.fisher_exact([[a, count - a], [b, count - b]], "greater").pvalue < 0.05
+        if scipy.stats.fisher_exact([[a, count - a], [b, count - b]], "greater").pvalue < 0.05
     )
     assert replicas.detection(before, after, count) == pytest.approx(expected, abs=1e-9)
 
@@ -78,7 +78,7 @@ def test_the_power_of_the_test_by_every_outcome(before: float, after: float, cou
 @given(st.integers(1, 60), st.data())
 def test_pass_at_k_is_that_of_drawing_without_putting_back(total: int, data: st.DataObject) -> None:
     passed, k = data.draw(st.integers(0, total)), data.draw(st.integers(1, total))
-    drawn = stats.hypergeom(total, passed, k)
+    drawn = scipy.stats.hypergeom(total, passed, k)
     assert replicas.pass_at(passed, total, k) == pytest.approx(1 - drawn.pmf(0), abs=1e-9)
     assert replicas.pass_hat(passed, total, k) == pytest.approx(drawn.pmf(k), abs=1e-9)
 
@@ -105,7 +105,7 @@ def test_the_interval_of_a_mean_is_bca_by_the_draws_it_made(count: int, cells: i
     found = units(count, count, cells=cells)
     columns = [np.array(column, dtype=float) for column in zip(*found, strict=True)]
     draws = SimpleNamespace(bootstrap_distribution=np.array(intervals.resampled_means(found)))
-    theirs = stats.bootstrap(
+    theirs = scipy.stats.bootstrap(
         columns, mean_of, n_resamples=0, bootstrap_result=draws, paired=True, method="BCa", vectorized=True
     ).confidence_interval
     low, high = intervals.mean_interval(found)
@@ -117,7 +117,7 @@ def test_the_draws_are_draws(count: int) -> None:
     """Of another generator: what differs is the error of 2,000 draws."""
     found = units(3, count)
     columns = [np.array(column, dtype=float) for column in zip(*found, strict=True)]
-    theirs = stats.bootstrap(
+    theirs = scipy.stats.bootstrap(
         columns, mean_of, n_resamples=20_000, paired=True, method="BCa", vectorized=True, rng=np.random.default_rng(5)
     ).confidence_interval
     low, high = intervals.mean_interval(found)
@@ -131,7 +131,7 @@ def test_the_draws_are_draws(count: int) -> None:
 def test_the_analytic_form_is_the_limit_of_the_draws(count: int, cells: int) -> None:
     found = units(9, count, cells=cells)
     columns = [np.array(column, dtype=float) for column in zip(*found, strict=True)]
-    theirs = stats.bootstrap(
+    theirs = scipy.stats.bootstrap(
         columns, mean_of, n_resamples=20_000, paired=True, method="BCa", vectorized=True, rng=np.random.default_rng(5)
     ).confidence_interval
     low, high = intervals.mean_interval(found)
