@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ from support.command_line import Called
 from support.model_agents import behind, calls, run, says, spec_of
 from support.odd_calls import chat, end_of_chat, piece
 from support.scripted_provider import stream
+from support.side_by_side import Spec, run_side_by_side
 
 SAYS_DONE = """
 status, first = ask([user("do it")], tools=("Bash", "Read"))
@@ -26,28 +29,39 @@ def bash(command: Any, **more: Any) -> tuple[str, str, dict[str, Any]]:
     return ("toolu_1", "Bash", {"command": command, **more})
 
 
-@pytest.mark.parametrize(
-    ("rules", "asked", "broken"),
-    [
-        ({"tools": ["Bash"]}, bash("ls"), "tools"),
-        ({"tools": ["execute"]}, bash("ls"), "tools"),
-        ({"tools": ["fetch", "write"]}, bash("ls"), None),
-        ({"tools": []}, bash("ls"), None),
-        ({"commands": [r"\brm\s+-rf\b"]}, bash("cd /tmp && rm  -rf x"), "commands"),
-        ({"commands": [r"\brm\s+-rf\b"]}, bash(["bash", "-lc", "rm -rf x"]), "commands"),
-        ({"commands": ["^git push"]}, bash(["git", "push", "origin"]), "commands"),
-        ({"commands": ["rm -rf"]}, bash("ls", description="rm -rf x"), "commands"),
-        ({"commands": ["rm -rf"]}, bash("ls", description="lists it"), None),
-        ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"description": "rm -rf x"}), "commands"),
-        ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"deep": [{"in": ["it", "rm -rf x"]}]}), "commands"),
-        ({"commands": ["a.sh"]}, bash("ls"), None),
-    ],
-)
-def test_a_call_that_a_rule_forbids_fails_the_cell(
-    tmp_path: Path, rules: dict[str, Any], asked: Any, broken: str | None
-) -> None:
-    with behind(calls(READ, asked), says("done")) as (_, environ):
-        called = run(tmp_path, spec_of(SAYS_DONE, forbidden=rules), environ)
+CALLS: list[tuple[dict[str, Any], Any, str | None]] = [
+    ({"tools": ["Bash"]}, bash("ls"), "tools"),
+    ({"tools": ["execute"]}, bash("ls"), "tools"),
+    ({"tools": ["fetch", "write"]}, bash("ls"), None),
+    ({"tools": []}, bash("ls"), None),
+    ({"commands": [r"\brm\s+-rf\b"]}, bash("cd /tmp && rm  -rf x"), "commands"),
+    ({"commands": [r"\brm\s+-rf\b"]}, bash(["bash", "-lc", "rm -rf x"]), "commands"),
+    ({"commands": ["^git push"]}, bash(["git", "push", "origin"]), "commands"),
+    ({"commands": ["rm -rf"]}, bash("ls", description="rm -rf x"), "commands"),
+    ({"commands": ["rm -rf"]}, bash("ls", description="lists it"), None),
+    ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"description": "rm -rf x"}), "commands"),
+    ({"commands": ["rm -rf"]}, ("toolu_1", "mcp__shell__go", {"deep": [{"in": ["it", "rm -rf x"]}]}), "commands"),
+    ({"commands": ["a.sh"]}, bash("ls"), None),
+]
+"""Rules, the second of two calls that a model asks for, and the rule that it breaks."""
+
+
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Called]:
+    """The runs of all these by one call, each with a provider of its own."""
+    specs = {}
+    with contextlib.ExitStack() as providers:
+        for number, (rules, asked, _) in enumerate(CALLS):
+            scripted, _ = providers.enter_context(behind(calls(READ, asked), says("done")))
+            gateway = {"providers": [{"name": "own", "api": "anthropic", "base_url": scripted.url}]}
+            specs[str(number)] = Spec(spec_of(SAYS_DONE, forbidden=rules, gateway=gateway))
+        return run_side_by_side(tmp_path_factory, "forbidden_calls", specs)
+
+
+@pytest.mark.parametrize("number", range(len(CALLS)))
+def test_a_call_that_a_rule_forbids_fails_the_cell(run_of: Callable[[str], Called], number: int) -> None:
+    _, asked, broken = CALLS[number]
+    called = run_of(str(number))
     (cell,) = called.cells
     (rule,) = cell["forbidden"]
     assert rule["violated"] == (broken is not None)

@@ -136,3 +136,20 @@ def test_a_long_text_is_read_once(pattern: str) -> None:
     assert not text_pattern(pattern).match(text)
     assert not path_text_pattern(pattern).match(text + "c")
     assert not PathMatcher(Globs([pattern.replace("/", "")]))(text + "c")
+
+
+def test_what_lies_deep_in_a_directory_that_matches_matches_too() -> None:
+    inside = PathMatcher(Globs(["a/b"]), inside=True)
+    assert [path for path in ("a", "a/b", "a/b/c", "a/b/c/d/e", "a/bc/d", "x/a/b/c") if inside(path)] == [
+        "a/b",
+        "a/b/c",
+        "a/b/c/d/e",
+    ]
+    assert not PathMatcher(Globs(["a/b"]))("a/b/c")
+
+
+@pytest.mark.parametrize(
+    ("glob", "text"), [("*ab*b", "abab"), ("*ab*ab", "abab"), ("*ab*b", "xababb"), ("a*ba*a", "ababa")]
+)
+def test_a_gap_leaves_to_the_next_what_it_does_not_need(glob: str, text: str) -> None:
+    assert text_pattern(glob).match(text)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from keystone_action.gateway.recordings.names import Names, ids_in
+from keystone_action.gateway.recordings.names import Names, forms_of, ids_in
 from keystone_action.gateway.recordings.recording import RecordingError
 
 HERE = {
@@ -299,3 +299,12 @@ def test_megabytes_of_what_looks_like_names_are_read() -> None:
     names = names_here()
     for text in ("toolu_" * 300_000, "/tmp/keystone-1a2b" * 100_000, "{" * 1_000_000, "4711 " * 300_000):
         assert names.filled(names.named(text)) == text
+
+
+def test_the_forms_of_a_path_and_of_an_address() -> None:
+    path = {form.token: form.text for form in forms_of("workspace", "/work/my.project")}
+    assert path["{workspace:dashed}"] == "-work-my-project"
+    address = {form.token: form.text for form in forms_of("gateway", "http://127.0.0.1:4711/v1/")}
+    assert address["{gateway}"] == "http://127.0.0.1:4711/v1"
+    assert address["{gateway:localhost}"] == "http://localhost:4711/v1"
+    assert address["{gateway:authority}"] == "127.0.0.1:4711"
