@@ -62,9 +62,8 @@ def _baseline_changes(
     from keystone_action.gate.base_commit import changed_baseline
 
     path = _as_named(environ, "baseline", _directory(options, environ))
-    places = [
-        one for one in (path, options.verdict.baseline) if isinstance(one, Path)
-    ]  # a link may lead to one that is
+    # A path that is not in the commit can be a link to one that is.
+    places = {path, Path(options.verdict.baseline or path)}
     if not any(is_committed(options.caller.directory, one) for one in places):
         return None
     base, _ = _base_commit(options, event, environ, commands)
