@@ -108,7 +108,7 @@ class CompletionArguments(Group):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Subcommand:
     """A command of `keystone`."""
 
     name: str
@@ -129,28 +129,30 @@ class Command:
 
 
 COMMANDS = (
-    Command("run", "run specs and decide", "[SPEC …]"),
-    Command("validate", "check spec files, all errors at once", "[SPEC …]"),
-    Command("plan", "list the cells that a run would have", "[SPEC …]"),
-    Command("merge", "join the results of shards into one verdict", "DIR …"),
-    Command("report", "print a run's report again", "DIR", ReportArguments),
-    Command("init", "write a first spec and agent", "[DIR]", InitArguments),
-    Command("schema", "print the JSON Schema of spec files, for editors"),
-    Command("explain", "say what a field of a spec means", "[FIELD]", ExplainArguments),
-    Command("doctor", "say what this machine can do, and why not"),
-    Command(
+    Subcommand("run", "run specs and decide", "[SPEC …]"),
+    Subcommand("validate", "check spec files, all errors at once", "[SPEC …]"),
+    Subcommand("plan", "list the cells that a run would have", "[SPEC …]"),
+    Subcommand("merge", "join the results of shards into one verdict", "DIR …"),
+    Subcommand("report", "print a run's report again", "DIR", ReportArguments),
+    Subcommand("init", "write a first spec and agent", "[DIR]", InitArguments),
+    Subcommand("schema", "print the JSON Schema of spec files, for editors"),
+    Subcommand("explain", "say what a field of a spec means", "[FIELD]", ExplainArguments),
+    Subcommand("doctor", "say what this machine can do, and why not"),
+    Subcommand(
         "clean",
         "remove what killed runs left: containers, networks, volumes, old setup images, temporary folders",
         arguments=CleanArguments,
     ),
-    Command("compare", "say what changed from one run to another", "BASE HEAD", CompareArguments),
-    Command(
+    Subcommand("compare", "say what changed from one run to another", "BASE HEAD", CompareArguments),
+    Subcommand(
         "recordings",
         "show what models answered in recorded runs, and check the files",
         "list|show|check DIR [CELL]",
         RecordingsArguments,
     ),
-    Command("completion", "print a script that completes commands in your shell", "bash|zsh|fish", CompletionArguments),
+    Subcommand(
+        "completion", "print a script that completes commands in your shell", "bash|zsh|fish", CompletionArguments
+    ),
 )
 
 

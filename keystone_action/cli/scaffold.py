@@ -235,7 +235,7 @@ def agent_files(agent: FoundAgent, below: str = "", *, container: bool = False) 
     workflow = _WORKFLOW.format(
         title=preset.title,
         spec=list(specs)[-1],
-        key=key_of(agent.name),
+        key=key_variable(agent.name),
         major=__version__.partition(".")[0],
         where=f"          working-directory: {json.dumps(below)}\n" if below else "",
         results=json.dumps(f"{below}/keystone-results") if below else "keystone-results",
@@ -243,7 +243,7 @@ def agent_files(agent: FoundAgent, below: str = "", *, container: bool = False) 
     return {**specs, f"{_EXAMPLE}/prices.csv": _PRICES, ".github/workflows/agent.yml": workflow}
 
 
-def key_of(name: str) -> str:
+def key_variable(name: str) -> str:
     """The variable with the key that the first spec of this agent needs."""
     return VARIABLES[load_preset(name).providers[0]][0]
 
@@ -251,7 +251,7 @@ def key_of(name: str) -> str:
 def next_steps(name: str, directory: Path, spec: str, environ: Mapping[str, str]) -> Iterator[str]:
     """What a newcomer does next, line by line. directory: where the files are. spec: keystone.yaml, as `keystone run`
     is told it from here."""
-    agent, key = find_agent(name, environ), key_of(name)
+    agent, key = find_agent(name, environ), key_variable(name)
     in_container = not (directory / "container.yaml").exists()
     yield "Next:"
     if agent.path is None and not in_container:

@@ -254,7 +254,7 @@ class AuditEvidence:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelCall:
+class ObservedCall:
     """A call of a tool that a model asked for, as the gateway saw it: when, and with which arguments, whole."""
 
     ts: str
@@ -315,7 +315,7 @@ class ModelEvidence:
     cost_usd: float | None = None
     """US dollars that were paid now; None where nothing was answered or a price is not known."""
 
-    calls: tuple[ModelCall, ...] = ()
+    calls: tuple[ObservedCall, ...] = ()
     tool_calls: int = 0
     """Calls of tools that providers answered with, those of requests that failed later too."""
 

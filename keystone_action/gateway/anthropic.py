@@ -14,9 +14,8 @@ from keystone_action.gateway.api_values import (
     Pieces,
     Text,
     begins_again,
-    count,
     extend,
-    join,
+    join_fields,
     json_objects,
     kind,
     model_of,
@@ -28,6 +27,7 @@ from keystone_action.gateway.api_values import (
     settled,
     split,
     typed_otherwise,
+    whole_count,
     written,
 )
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens, ToolResult
@@ -176,10 +176,10 @@ class _Reader(AnswerReader):
             thought="".join(block.pieces.text for block in blocks if block.kind == "thinking"),
             calls=tuple(call for block in calls if block not in lost for call in block.calls()),
             tokens=Tokens(
-                uncached=count(self._usage, "input_tokens"),
-                cache_read=count(self._usage, "cache_read_input_tokens"),
-                cache_write=count(self._usage, "cache_creation_input_tokens"),
-                output=count(self._usage, "output_tokens"),
+                uncached=whole_count(self._usage, "input_tokens"),
+                cache_read=whole_count(self._usage, "cache_read_input_tokens"),
+                cache_write=whole_count(self._usage, "cache_creation_input_tokens"),
+                output=whole_count(self._usage, "output_tokens"),
             ),
             stop=self.stop,
             problem=self._problem,
@@ -189,8 +189,8 @@ class _Reader(AnswerReader):
             has_partial_call=bool(lost),
             extras=Extras(
                 speed=text(self._usage, "speed"),
-                hour_writes=count(mapping(self._usage, "cache_creation"), "ephemeral_1h_input_tokens") or 0,
-                searches=count(mapping(self._usage, "server_tool_use"), "web_search_requests") or 0,
+                hour_writes=whole_count(mapping(self._usage, "cache_creation"), "ephemeral_1h_input_tokens") or 0,
+                searches=whole_count(mapping(self._usage, "server_tool_use"), "web_search_requests") or 0,
             ),
         )
 
@@ -261,7 +261,7 @@ class _Block:
             case "citations_delta":
                 extend(self._kept, "citations", [delta.get("citation")])
             case _:
-                join(self._kept, {name: value for name, value in delta.items() if name != "type"})
+                join_fields(self._kept, {name: value for name, value in delta.items() if name != "type"})
 
     @property
     def is_whole(self) -> bool:

@@ -65,7 +65,7 @@ def replace(into: Fields, told: Mapping[str, Any]) -> None:
             into[name] = value
 
 
-def join(into: Fields, told: Mapping[str, Any], depth: int = _DEPTH) -> None:
+def join_fields(into: Fields, told: Mapping[str, Any], depth: int = _DEPTH) -> None:
     """Texts and lists are continued, objects are joined name by name; for everything else the last value counts."""
     for name, value in told.items():
         known = into.get(name)
@@ -73,7 +73,7 @@ def join(into: Fields, told: Mapping[str, Any], depth: int = _DEPTH) -> None:
             inner = into[name] = (
                 known if isinstance(known, Fields) else Fields(known if isinstance(known, dict) else {})
             )
-            join(inner, value, depth - 1)
+            join_fields(inner, value, depth - 1)
         elif isinstance(value, list):
             extend(into, name, value)
         elif isinstance(value, str) and isinstance(known, str | Text) and name not in _CONSTANTS:
@@ -165,7 +165,7 @@ PIECES_LIMIT = 8 << 20
 _NAMES_LIMIT = 500
 
 
-def count(source: Mapping[str, Any], name: str) -> int | None:
+def whole_count(source: Mapping[str, Any], name: str) -> int | None:
     """The whole number under `name`; None where there is none, or none that can be counted with."""
     value = source.get(name)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST_COUNTED:
@@ -181,9 +181,9 @@ def without(whole: int | None, *parts: int | None) -> int | None:
 def openai_tokens(usage: Mapping[str, Any], asked: str, answered: str) -> Tokens:
     """The counts of OpenAI's APIs, taken apart. asked, answered: the names of both counts. Some providers leave
     reasoning out of the answer's count and have it in the total only."""
-    whole, output, total = (count(usage, name) for name in (asked, answered, "total_tokens"))
+    whole, output, total = (whole_count(usage, name) for name in (asked, answered, "total_tokens"))
     details = mapping(usage, f"{asked}_details")
-    read, written = (count(details, name) for name in ("cached_tokens", "cache_write_tokens"))
+    read, written = (whole_count(details, name) for name in ("cached_tokens", "cache_write_tokens"))
     if whole is not None and output is not None and total is not None:
         output = max(output, total - whole)
     return Tokens(without(whole, read, written), read, written, output)

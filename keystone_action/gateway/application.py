@@ -23,7 +23,7 @@ from keystone_action.gateway.relay import AnswerSource, Lost, ProviderRelay, fai
 from keystone_action.gateway.request import AgentReply, AgentRequest, Bodies, Receive, Scope, Send
 from keystone_action.gateway.request_body import (
     bodies_of,
-    digest_of,
+    body_digest,
     other_models,
     parsed_body,
     upstreams_named,
@@ -276,7 +276,7 @@ def _read(provider: ModelApi, path: str, body: bytes) -> tuple[Asked, bytes, boo
         background=asked.background or any(one.background for one in inner),
         other_models=other_models(parsed, asked.model),
         upstreams=upstreams_named(parsed),
-        digest=digest_of(parsed, body),
+        digest=body_digest(parsed, body),
         run_by_provider=tuple(dict.fromkeys((*asked.run_by_provider, *ran))),
     )
     if provider.title.endswith("Chat Completions") and asked.streams:

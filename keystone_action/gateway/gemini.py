@@ -16,8 +16,7 @@ from keystone_action.gateway.api_values import (
     Items,
     Pieces,
     append,
-    count,
-    join,
+    join_fields,
     names_of,
     present,
     rendered_document,
@@ -25,6 +24,7 @@ from keystone_action.gateway.api_values import (
     replace,
     settled,
     split,
+    whole_count,
     without,
 )
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens, ToolResult
@@ -176,10 +176,10 @@ class _Reader(AnswerReader):
             self._looked_up[name, argument, value] = ModelCall("", name, {argument: value}, by_provider=True)
 
     def answer(self) -> Answer:
-        cached = count(self._usage, "cachedContentTokenCount")
-        spoken, thought = (count(self._usage, f"{name}TokenCount") for name in ("candidates", "thoughts"))
-        prompt = count(self._usage, "promptTokenCount")
-        of_tools = count(self._usage, "toolUsePromptTokenCount")
+        cached = whole_count(self._usage, "cachedContentTokenCount")
+        spoken, thought = (whole_count(self._usage, f"{name}TokenCount") for name in ("candidates", "thoughts"))
+        prompt = whole_count(self._usage, "promptTokenCount")
+        of_tools = whole_count(self._usage, "toolUsePromptTokenCount")
         return Answer(
             model=self._model,
             text=self._text.text,
@@ -266,7 +266,7 @@ class _Candidate:
             if name in _TOLD_AGAIN and isinstance(value, dict):
                 self._told.setdefault(name, _Told()).add(value)
             elif name in _CHANCES and isinstance(value, dict):
-                join(self._fields, {name: value})
+                join_fields(self._fields, {name: value})
             elif name != "content" or not isinstance(value, dict):
                 replace(self._fields, {name: value})
             else:

@@ -21,7 +21,7 @@ Key = tuple[str, str, str]
 """API, what a call is joined with its result by (`id`, `name`), and that."""
 
 
-def key_of(api: str, call: ModelCall) -> Key:
+def result_key(api: str, call: ModelCall) -> Key:
     """By what the result of this call is found. Some APIs have no ids."""
     return (api, "id", call.id) if call.id else (api, "name", call.name)
 
@@ -67,7 +67,7 @@ class OpenCalls:
 
 def _awaited(api: str, answer: Answer) -> list[Key]:
     """The keys of the calls whose results an agent sends."""
-    return [key_of(api, call) for call in answer.calls if not call.by_provider]
+    return [result_key(api, call) for call in answer.calls if not call.by_provider]
 
 
 def _cut(key: Key, result: ToolResult) -> ToolResult:

@@ -14,7 +14,7 @@ from keystone_action.gateway.api_values import (
     Items,
     Pieces,
     Text,
-    join,
+    join_fields,
     model_of,
     names_of,
     openai_tokens,
@@ -162,9 +162,9 @@ class _Choice:
     def keep(self, choice: Mapping[str, Any], delta: Mapping[str, Any]) -> None:
         """The next piece, all but its calls. Some servers tell a choice of a stream as if it came in one piece."""
         replace(self._fields, {k: v for k, v in choice.items() if k not in {"index", "delta", "message", "logprobs"}})
-        join(self._fields, {"logprobs": choice["logprobs"]} if "logprobs" in choice else {})
+        join_fields(self._fields, {"logprobs": choice["logprobs"]} if "logprobs" in choice else {})
         calls = {"tool_calls", *(["function_call"] if delta.get("function_call") else [])}
-        join(self._message, {name: value for name, value in delta.items() if name not in {"content", *calls}})
+        join_fields(self._message, {name: value for name, value in delta.items() if name not in {"content", *calls}})
         self._say(delta.get("content"))
 
     def _say(self, content: Any) -> None:
@@ -173,7 +173,7 @@ class _Choice:
         if isinstance(content, list) and isinstance(known, str | Text) and known:
             known = self._message["content"] = Items([{"type": "text", "text": settled(known)}])
         if isinstance(content, list) or not isinstance(known, Items):
-            join(self._message, {"content": content})
+            join_fields(self._message, {"content": content})
         elif isinstance(content, str) and content:
             known.append({"type": "text", "text": content})
 

@@ -119,7 +119,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def digest_of(parsed: Mapping[str, Any], body: bytes) -> str:
+def body_digest(parsed: Mapping[str, Any], body: bytes) -> str:
     """A digest that is equal for bodies that say the same: clients may send a request again with its names in another
     order."""
     try:

@@ -14,7 +14,7 @@ from keystone_action.gateway.api_values import (
     Text,
     append,
     begins_again,
-    join,
+    join_fields,
     json_objects,
     kind,
     settled,
@@ -159,7 +159,7 @@ class _Call:
             if name in WRITTEN_IN_CHAT and isinstance(value, dict):
                 self._write(name, value)
             elif name != "index":
-                join(self.fields, {name: value})
+                join_fields(self.fields, {name: value})
         self.id = text(self.fields, "id")
 
     def _write(self, kind: str, told: Mapping[str, Any]) -> None:
@@ -167,7 +167,7 @@ class _Call:
         made = known if isinstance(known, Fields) else Fields()
         self.fields[kind] = made
         field = WRITTEN_IN_CHAT[kind]
-        join(made, {name: value for name, value in told.items() if name not in {"name", field}})
+        join_fields(made, {name: value for name, value in told.items() if name not in {"name", field}})
         if "name" in told and not made.get("name"):
             made["name"] = told["name"]
             self.name = text_of(told["name"])

@@ -13,7 +13,7 @@ from keystone_action.evidence.trace import AGENT_RESULT, GATEWAY, UNSURE_CALLS, 
 from keystone_action.evidence.trace_readers.builder import MalformedTrace, TraceBuilder
 from keystone_action.evidence.trace_readers.reading import reader_of
 from keystone_action.gateway.exchange import Exchange, ModelCall, ToolResult
-from keystone_action.gateway.ledger import Key, Ledger, Spent, key_of, keys_of
+from keystone_action.gateway.ledger import Key, Ledger, Spent, keys_of, result_key
 
 _TAKE_CODE = {"exec"}
 """Tools of Codex that run code in which others are called."""
@@ -73,7 +73,7 @@ class _OpenCalls:
             name = f"{told}#{self._names[told]}"
         self._names[name] = 1
         if not call.by_provider:
-            self._open[key_of(api, call)].append(name)
+            self._open[result_key(api, call)].append(name)
         return name
 
     def ended_by(self, exchange: Exchange) -> Iterator[tuple[str, ToolResult]]:

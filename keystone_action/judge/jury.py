@@ -33,7 +33,7 @@ from keystone_action.judge.judgement import (
     resolve,
 )
 from keystone_action.judge.opinion import Asker, BadAnswer, Tally, parse_answer
-from keystone_action.judge.prompt import bound, build
+from keystone_action.judge.prompt import bound_material, build
 
 if TYPE_CHECKING:
     import anyio
@@ -178,7 +178,7 @@ class ModelJudge:
             raise JudgeFailed(self._scrub(message), usage=asker.tally.usage)
         if sitting.failures:
             raise JudgeFailed(self._scrub(sitting.failures[0]), usage=asker.tally.usage)
-        cut = bound(request.judged, size=request.judged_size)[1]
+        cut = bound_material(request.judged, size=request.judged_size)[1]
         if cut:
             notes.append(f"what was judged was cut: {cut}")
         return _judgement(sitting, len(jurors), notes)

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 from keystone_action.judge.clients import CallFailed, Feature, JudgeClient, JudgeReply, Question, Turn
 from keystone_action.judge.judgement import JudgeCost, JudgeFailed, JudgeModel
-from keystone_action.judge.prompt import Prompt, visible
+from keystone_action.judge.prompt import Prompt, visible_material
 from keystone_action.pricing import Purse, cost_of
 
 REASON_LIMIT = 2000
@@ -220,7 +220,7 @@ def _read(reply: JudgeReply) -> tuple[float, str]:
     if reply.stop == "truncated":
         raise BadAnswer("the answer was cut off at the model's limit of tokens")
     score, reason = parse_answer(reply.text)
-    return score, visible(reason)
+    return score, visible_material(reason)
 
 
 def _correction(reply: JudgeReply, problem: str) -> tuple[Turn, ...]:

@@ -53,13 +53,13 @@ def build(request: JudgeRequest, *, nonce: str | None = None) -> Prompt:
     """The prompt of a request. nonce: for the cache's key, which must not depend on chance; None draws one."""
     if nonce is None:
         nonce = secrets.token_hex(16)
-    shown, cut = bound(request.judged, size=request.judged_size)
-    material = fence("WORK", shown, nonce)
+    shown, cut = bound_material(request.judged, size=request.judged_size)
+    material = fence_material("WORK", shown, nonce)
     if cut:
         material += f"\n(The work above was cut: {cut}.)"
-    material += "".join(f"\n({visible(remark)}.)" for remark in request.remarks)
-    task_text, task_cut = bound(request.task)
-    task = fence("TASK", task_text, nonce) + (f"\n(The task above was cut: {task_cut}.)" if task_cut else "")
+    material += "".join(f"\n({visible_material(remark)}.)" for remark in request.remarks)
+    task_text, task_cut = bound_material(request.task)
+    task = fence_material("TASK", task_text, nonce) + (f"\n(The task above was cut: {task_cut}.)" if task_cut else "")
     parts = {
         "criteria": request.criteria.strip(),
         "input": material,
@@ -90,16 +90,16 @@ def _rubric(rubric: Mapping[str, str]) -> str:
     return "\n".join(f"{titles.get(name, name)}: {text.strip()}" for name, text in rubric.items())
 
 
-def fence(label: str, text: str, nonce: str) -> str:
+def fence_material(label: str, text: str, nonce: str) -> str:
     """The text between two lines that only someone who knows the nonce can write."""
     return f"<<<BEGIN {nonce} {label}>>>\n{text.replace(nonce, '[marker]')}\n<<<END {nonce} {label}>>>"
 
 
-def bound(text: str, limit: int = JUDGED_LIMIT, *, size: int = 0) -> tuple[str, str]:
+def bound_material(text: str, limit: int = JUDGED_LIMIT, *, size: int = 0) -> tuple[str, str]:
     """(what is shown, how it was cut). At most `limit` bytes of UTF-8, invisible characters written out; the second
     is empty when everything is shown. size: how many bytes there are in all, where the text is not all of them."""
     total = size or len(text.encode("utf-8", "surrogatepass"))
-    shown = visible(text[:limit])  # a character is a byte at least: never works on more than it can show
+    shown = visible_material(text[:limit])  # a character is a byte at least: never works on more than it can show
     encoded = shown.encode()
     if not size and total <= limit and len(encoded) <= limit:
         return shown, ""
@@ -107,7 +107,7 @@ def bound(text: str, limit: int = JUDGED_LIMIT, *, size: int = 0) -> tuple[str, 
     return encoded[:limit].decode("utf-8", "ignore"), f"only the first {seen:,} bytes of {total:,} are shown"
 
 
-def visible(text: str) -> str:
+def visible_material(text: str) -> str:
     """Control, bidi, zero-width and other invisible characters as `\\u{…}`, lone surrogates too; `\\r\\n` as `\\n`."""
     text = text.replace("\r\n", "\n")
     if _PLAIN.fullmatch(text):

@@ -14,7 +14,7 @@ from support.context import kept
 from support.worlds import world_of
 
 from keystone_action.agents.program import AgentCall, agent_environment, write_inputs
-from keystone_action.agents.run import run_agent
+from keystone_action.agents.run import call_agent
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.gateway.upstreams import ModelAddress, agent_variables
@@ -80,7 +80,7 @@ async def _play(
             deny_provider_tools=deny_provider_tools,
         )
         try:
-            run = await run_agent(agent, sandbox, task)
+            run = await call_agent(agent, sandbox, task)
             return Played(run, {path.name: path.read_text() for path in world.workspace.iterdir() if path.is_file()})
         finally:
             await sandbox.close()

@@ -16,7 +16,7 @@ from support.worlds import World, world_of
 
 from keystone_action.agents import program as output
 from keystone_action.agents.program import AgentCall, agent_environment, write_inputs
-from keystone_action.agents.run import run_agent
+from keystone_action.agents.run import call_agent
 from keystone_action.errors import HarnessError
 from keystone_action.evidence.model import AgentRun
 from keystone_action.spec.models.agents import Agent
@@ -72,7 +72,7 @@ async def _run(
             private=private,
         )
         try:
-            return await run_agent(agent, sandbox, task), _files(world)
+            return await call_agent(agent, sandbox, task), _files(world)
         finally:
             await sandbox.close()
 

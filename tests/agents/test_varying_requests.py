@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from keystone_action.agents.presets.preset import load_preset, preset_names
 from keystone_action.gateway.recordings.names import Names
-from keystone_action.gateway.recordings.request_key import Sameness, key_of, normal_form
+from keystone_action.gateway.recordings.request_key import Sameness, key_of_request, normal_form
 
 DATA = Path(__file__).parent.parent / "data" / "varying_requests"
 CASES = [
@@ -187,7 +187,7 @@ TOLD: dict[str, Any] = {
 
 def key(kind: str, body: Any) -> str:
     preset = load_preset(kind)
-    return key_of("x", "m", normal_form("x", body, Names({}), Sameness(preset.varies, (), preset.ids)))
+    return key_of_request("x", "m", normal_form("x", body, Names({}), Sameness(preset.varies, (), preset.ids)))
 
 
 @pytest.mark.parametrize(

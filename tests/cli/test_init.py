@@ -18,7 +18,7 @@ from support.command_line import ENVIRONMENT, ROOT, Called, keystone
 
 from keystone_action.agents.presets.preset import load_preset, preset_names
 from keystone_action.cli.found_agents import FoundAgent
-from keystone_action.cli.scaffold import agent_files, choose_agent, key_of
+from keystone_action.cli.scaffold import agent_files, choose_agent, key_variable
 from keystone_action.errors import UsageError
 from keystone_action.gateway.upstreams import VARIABLES
 
@@ -61,7 +61,7 @@ def test_what_it_writes_is_valid_and_never_overwritten(tmp_path: Path, name: str
     assert specs[0]["agent"]["type"] == name
     assert ("model" in specs[0]["agent"]) is preset.model.required
     (key,) = [key for key, _ in VARIABLES.values() if f"{key}:" in written[".github/workflows/agent.yml"]]
-    assert key == key_of(name) == VARIABLES[specs[0]["gateway"]["providers"][0]][0]
+    assert key == key_variable(name) == VARIABLES[specs[0]["gateway"]["providers"][0]][0]
 
 
 def test_it_says_what_is_missing_and_what_comes_next(tmp_path: Path) -> None:

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.judge.judgement import JudgeRequest
-from keystone_action.judge.prompt import JUDGED_LIMIT, bound, build, fence, has_input, visible
+from keystone_action.judge.prompt import (
+    JUDGED_LIMIT,
+    bound_material,
+    build,
+    fence_material,
+    has_input,
+    visible_material,
+)
 
 NONCE = "0123456789abcdef" * 2
 
@@ -36,7 +43,7 @@ def test_a_new_marker_for_each_request() -> None:
 
 @given(st.text())
 def test_what_is_judged_can_not_close_its_fence(judged: str) -> None:
-    fenced = fence("WORK", judged, NONCE)
+    fenced = fence_material("WORK", judged, NONCE)
     assert fenced.count(f"<<<END {NONCE} WORK>>>") == 1
     assert fenced.endswith(f"\n<<<END {NONCE} WORK>>>")
 
@@ -66,12 +73,12 @@ def test_even_with_the_marker_known() -> None:
     ],
 )
 def test_hidden_characters_are_shown(text: str, shown: str) -> None:
-    assert visible(text) == shown
+    assert visible_material(text) == shown
 
 
 @given(st.text(st.characters()))
 def test_nothing_invisible_passes(text: str) -> None:
-    shown = visible(text)
+    shown = visible_material(text)
     shown.encode()
     kept = {"\n", "\t", "\u200c", "\u200d"}
     assert not [c for c in shown if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Co") and c not in kept]
@@ -79,10 +86,10 @@ def test_nothing_invisible_passes(text: str) -> None:
 
 @given(st.text(st.characters(), max_size=60), st.integers(min_value=1, max_value=40))
 def test_cut_to_a_limit_in_bytes(text: str, limit: int) -> None:
-    shown, cut = bound(text, limit)
+    shown, cut = bound_material(text, limit)
     assert len(shown.encode()) <= limit
-    assert visible(text).startswith(shown)
-    assert bool(cut) == (shown != visible(text) or len(text.encode("utf-8", "surrogatepass")) > limit)
+    assert visible_material(text).startswith(shown)
+    assert bool(cut) == (shown != visible_material(text) or len(text.encode("utf-8", "surrogatepass")) > limit)
 
 
 def test_a_cut_is_said_outside_the_fence() -> None:

@@ -10,7 +10,7 @@ from support.context import make_evidence
 from keystone_action.errors import OutputError
 from keystone_action.evidence.masking import MASK, Masker
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.cell.running_cell import CellFiles, GradedCheck, bound
+from keystone_action.runner.cell.running_cell import CellFiles, GradedCheck, bound_output
 from keystone_action.scoring.results import InvariantResult
 
 SECRET = "hunter2-hunter2"
@@ -64,8 +64,8 @@ def test_names_and_values_at_any_depth_are_masked() -> None:
 
 @pytest.mark.parametrize("length", [0, 9, 10])
 def test_what_is_short_enough_stays(length: int) -> None:
-    assert bound("x" * length, 10) == "x" * length
+    assert bound_output("x" * length, 10) == "x" * length
 
 
 def test_a_long_text_keeps_both_ends() -> None:
-    assert bound("start" + "x" * 1_234 + "enden", 10) == "start\n[… 1,234 characters cut …]\nenden"
+    assert bound_output("start" + "x" * 1_234 + "enden", 10) == "start\n[… 1,234 characters cut …]\nenden"

@@ -8,7 +8,7 @@ from typing import Any
 
 from keystone_action.gateway.recordings.files import write_recording
 from keystone_action.gateway.recordings.recording import Entry, Recording, recording_path
-from keystone_action.gateway.recordings.request_key import key_of
+from keystone_action.gateway.recordings.request_key import key_of_request
 
 MESSAGES = [
     {"role": "user", "content": "Repair it"},
@@ -97,7 +97,7 @@ ANSWERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 def entry(
     request: Mapping[str, Any], answer: Mapping[str, Any], *, turn: int = 0, api: str = "anthropic", **more: Any
 ) -> Entry:
-    key = key_of(api, more.get("model", "m"), request)
+    key = key_of_request(api, more.get("model", "m"), request)
     values: dict[str, Any] = {"usage": USED, "seconds": 1.25, "with_tools": True, "conversation": 0, "model": "m"}
     return Entry(api=api, key=key, whole_key=key, turn=turn, request=request, answer=answer, **(values | more))
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from keystone_action.gateway.recordings.files import write_recording
 from keystone_action.gateway.recordings.recording import Entry, Recording
-from keystone_action.gateway.recordings.request_key import key_of
+from keystone_action.gateway.recordings.request_key import key_of_request
 
 MESSAGES = [
     {"role": "user", "content": "Repair it — ☃ \ud800 \u2028"},
@@ -23,7 +23,7 @@ def entry(turn: int, **changes: Any) -> Entry:
     """The request with which a turn begins, and its answer."""
     request: dict[str, Any] = {"model": "m", "system": "You repair.", "messages": MESSAGES[: 2 * turn + 1]}
     normal = {**request, **changes.pop("request", {})}
-    key = key_of("anthropic", "m", normal)
+    key = key_of_request("anthropic", "m", normal)
     answer = {"id": f"{{id:{turn + 1}:msg_}}", "content": [{"type": "text", "text": "{workspace}/a.py"}]}
     found = Entry(
         api="anthropic",

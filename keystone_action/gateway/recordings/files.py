@@ -28,15 +28,15 @@ from keystone_action.gateway.recordings.recording import (
     Recording,
     RecordingError,
     count_messages,
-    digest_of,
     documents_of,
     give_to_owner_of,
     header_line,
     is_too_deep,
     line_of,
+    lines_digest,
     make_folder,
     open_folder,
-    open_regular,
+    open_recording_file,
     place_problem,
     whole_request,
     with_texts,
@@ -107,7 +107,7 @@ def _content(path: Path, below: Path | None) -> bytes:
             )
         finally:
             os.close(folder)
-        with open_regular(path, descriptor) as file:
+        with open_recording_file(path, descriptor) as file:
             status = os.fstat(descriptor)
             if status.st_size > SIZE_LIMIT:
                 raise _too_large(path, status.st_size)
@@ -141,7 +141,7 @@ class _Reader:
         first, *others = _lines(self._content)
         header = self._header(self._object(first, whole=bool(others)), spec_id)
         entries = self._entries(others, header["lines"], ignore)
-        if digest_of(others) != header["sha256"]:
+        if lines_digest(others) != header["sha256"]:
             raise RecordingError(
                 f"{self._path}:1: expected lines with the SHA-256 that stands here, found others: the file was edited, "
                 "and not in a request, which would show in the line itself",

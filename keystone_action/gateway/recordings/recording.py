@@ -158,7 +158,7 @@ def make_folder(folder: Path, below: Path | None) -> int:
     return here
 
 
-def open_regular(path: Path, descriptor: int) -> BinaryIO:
+def open_recording_file(path: Path, descriptor: int) -> BinaryIO:
     """The file of a descriptor, to be read. Raises RecordingError, and closes the descriptor, where it is not a regular
     file."""
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -305,7 +305,7 @@ def header_line(recording: Recording, lines: Iterable[bytes]) -> bytes:
         recording.date,
         dict(recording.providers),
         len(others),
-        digest_of(others),
+        lines_digest(others),
     )
     return line_of(dict(zip(OF_HEADER, values, strict=True)))
 
@@ -324,7 +324,7 @@ def canonical(value: Any, **options: Any) -> str:
     return _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def digest_of(lines: Iterable[bytes]) -> str:
+def lines_digest(lines: Iterable[bytes]) -> str:
     """The SHA-256 of lines, ends included."""
     digest = hashlib.sha256()
     for line in lines:

@@ -25,7 +25,7 @@ _AROUND = 40
 _NAMES_SHOWN = 5
 
 
-def difference(wanted: Mapping[str, Any], entries: Sequence[Entry]) -> str:
+def first_differences(wanted: Mapping[str, Any], entries: Sequence[Entry]) -> str:
     """The first places in which a request, in its normal form, differs from the recorded one that is most like it, as
     `messages[3].content: recorded "…", asked "…"`."""
     if not entries:
@@ -282,7 +282,7 @@ class Replay:
         self._used.add(found.position)
         if entry.whole_key != known.whole_key and len(self._stale) < _STALE_SHOWN:
             why = "turn" if self._match == "turn" and entry.key != known.key else "ignore"
-            where = difference(known.normal, [entry])
+            where = first_differences(known.normal, [entry])
             self._stale.append(f"request {known.number} differs ({why}): {where}")
         return entry
 
@@ -293,7 +293,7 @@ class Replay:
             return "the recording holds no request"
         if self._match == "turn" and known.conversation.answered:
             return f"the recorded conversation has {known.conversation.answered:,} answers and no further one"
-        return f"nearest differs at {difference(known.normal, candidates)}"
+        return f"nearest differs at {first_differences(known.normal, candidates)}"
 
     def _by_content(self, known: KnownRequest) -> _Found | None:
         """The first of several equal requests gets the first answer. Once all answers are used, the last one is given

@@ -160,7 +160,7 @@ def normal_form(api: str, body: Mapping[str, Any], names: Names, sameness: Samen
     return NormalForms(names, sameness).of(body)
 
 
-def key_of(api: str, model: str, normal: Mapping[str, Any], ignore: Sequence[str] = ()) -> str:
+def key_of_request(api: str, model: str, normal: Mapping[str, Any], ignore: Sequence[str] = ()) -> str:
     """The digest of a request in its normal form. Raises RecordingError."""
     return Keys(ignore).key_of(api, model, normal)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio
 
 from keystone_action.agents.program import AgentCall
-from keystone_action.agents.run import run_agent as run_program
+from keystone_action.agents.run import call_agent
 from keystone_action.errors import KeystoneError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.runner.cell.grading import broken_result, error_result, unreadable_result
@@ -124,7 +124,7 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         addresses = prepared.connections.addresses
         await anyio.to_thread.run_sync(begin_recording, models, running, sandbox, addresses)
     running.progress.allow_rerun("once")
-    run = await run_program(agent, sandbox, call)
+    run = await call_agent(agent, sandbox, call)
     running.progress.end_agent(run)
     await sandbox.close()
     return run

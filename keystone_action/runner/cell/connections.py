@@ -83,7 +83,7 @@ class Connections:
             await self.network.proxy.settle()
 
 
-async def connect(
+async def connect_cell(
     running: RunningCell, expressions: Expressions, stack: AsyncExitStack
 ) -> tuple[Connections, Expressions]:
     """The gateway and every service ready for this cell, and expressions that know them. stack: ends them. Raises

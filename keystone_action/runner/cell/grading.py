@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from keystone_action.evidence.model import AgentRun
-from keystone_action.runner.cell.running_cell import STDERR_LIMIT, bound
+from keystone_action.runner.cell.running_cell import STDERR_LIMIT, bound_output
 from keystone_action.scoring.aggregate import JUDGE_USAGE_KEYS, add_usage
 from keystone_action.scoring.composite import UNCOMPARED, Grade, grade, misfit
 from keystone_action.scoring.fields import USAGE_NAMES, nothing_used
@@ -290,8 +290,8 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
         stopped=stopped_by(run),
         failure=masker.text(run.failure),
         duration_s=run.duration_s,
-        output=bound(masker.text(run.output)),
-        stderr=bound(masker.text(run.stderr), STDERR_LIMIT),
+        output=bound_output(masker.text(run.output)),
+        stderr=bound_output(masker.text(run.stderr), STDERR_LIMIT),
         signal=run.signal,
         note=masker.text(agent_note(run, kind)),
     )

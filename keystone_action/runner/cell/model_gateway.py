@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from keystone_action.errors import HarnessError, OutputError
-from keystone_action.evidence.model import AgentRun, ModelCall, ModelEvidence, ProviderFaults
+from keystone_action.evidence.model import AgentRun, ModelEvidence, ObservedCall, ProviderFaults
 from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.spec.models.agents import PresetAgent
@@ -61,7 +61,7 @@ class CellModels:
             answered=bool(answers),
             asked=bool(ledger.exchanges or ledger.refused),
             cost_usd=0.0 if replayed else ledger.spent.cost_usd if answers else None,
-            calls=tuple(ModelCall(ts, call.arguments) for ts, answer in answers for call in answer.calls),
+            calls=tuple(ObservedCall(ts, call.arguments) for ts, answer in answers for call in answer.calls),
             tool_calls=ledger.spent.tool_calls,
             faults=ProviderFaults(
                 hopeless=ledger.faults.hopeless,

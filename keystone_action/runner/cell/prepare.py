@@ -18,7 +18,7 @@ from keystone_action.agents.program import write_inputs
 from keystone_action.errors import HarnessError
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import CopyReport, copy_tree, keep_originals, snapshot, snapshot_git
-from keystone_action.runner.cell.connections import Connections, connect, seal_services
+from keystone_action.runner.cell.connections import Connections, connect_cell, seal_services
 from keystone_action.runner.cell.context import CheckSandboxes
 from keystone_action.runner.cell.recordings import why_without_history
 from keystone_action.runner.cell.running_cell import Expressions, RunningCell
@@ -88,7 +88,7 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
     code = await anyio.to_thread.run_sync(_lay_out_files, running)
     expressions = Expressions(_names(running, code), loaded.has_expressions)
     progress.enter("services")
-    connections, expressions = await connect(running, expressions, stack)
+    connections, expressions = await connect_cell(running, expressions, stack)
     prompt = _prompt(running, expressions)
     expressions = expressions.knowing(task={**expressions.names["task"], "prompt": prompt})
     progress.enter("fixtures")

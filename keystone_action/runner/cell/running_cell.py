@@ -285,7 +285,7 @@ class CellFiles:
             raise output_error(path, error) from error
 
 
-def bound(text: str, limit: int = OUTPUT_LIMIT) -> str:
+def bound_output(text: str, limit: int = OUTPUT_LIMIT) -> str:
     """The start and the end of a text that is too long, with the cut said."""
     if len(text) <= limit:
         return text

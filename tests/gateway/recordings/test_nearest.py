@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keystone_action.gateway.recordings.recording import Entry
-from keystone_action.gateway.recordings.replay import difference
+from keystone_action.gateway.recordings.replay import first_differences
 
 LONG = "You are a careful engineer. " * 200
 
@@ -60,22 +60,22 @@ def messages(number: int, **last: Any) -> list[dict[str, Any]]:
     ],
 )
 def test_the_first_difference_is_told(wanted: dict[str, Any], sentence: str) -> None:
-    assert difference(wanted, [entry(request())]) == sentence
+    assert first_differences(wanted, [entry(request())]) == sentence
 
 
 def test_the_nearest_request_is_compared() -> None:
     entries = [entry({"model": "m", "messages": ["title"]})]
     entries += [entry(request(messages=request()["messages"][:n])) for n in range(1, 5)]
     wanted = request(messages=messages(3, content="changed"))
-    assert difference(wanted, entries) == 'messages[2].content: recorded "task 2", asked "changed"'
-    assert difference({"messages": ["titles"]}, entries).startswith(
+    assert first_differences(wanted, entries) == 'messages[2].content: recorded "task 2", asked "changed"'
+    assert first_differences({"messages": ["titles"]}, entries).startswith(
         'model: recorded "m", not asked; messages[0]: recorded'
     )
 
 
 def test_with_several_differences_the_first_are_told() -> None:
     wanted = request(model="n", system="x", temperature=1, max_tokens=2, messages=[])
-    found = difference(wanted, [entry(request())])
+    found = first_differences(wanted, [entry(request())])
     assert found.startswith('model: recorded "m", asked "n"; system: recorded "You are')
     assert found.endswith("; and more")
     assert found.count("; ") == 3
@@ -90,7 +90,7 @@ def test_tools_of_every_api_have_names() -> None:
             None,
         ]
 
-    found = difference({"tools": tools("1")}, [entry({"tools": tools("2")})])
+    found = first_differences({"tools": tools("1")}, [entry({"tools": tools("2")})])
     assert found == (
         'tools: recorded and not asked: "chat2", "gemini2", "inner2"; '
         'asked and not recorded: "chat1", "gemini1", "inner1"'
@@ -98,7 +98,7 @@ def test_tools_of_every_api_have_names() -> None:
 
 
 def test_without_entries_there_is_none() -> None:
-    assert difference(request(), []) == "the recording holds no request"
+    assert first_differences(request(), []) == "the recording holds no request"
 
 
 @pytest.mark.slow
@@ -110,7 +110,7 @@ def test_large_requests_make_a_short_sentence() -> None:
         mine[n % 200]["content"][0]["text"] = f"{'x' * 900}{n}"
         entries.append(entry({"model": "m", "messages": mine}))
     wanted = {"model": "m", "messages": [*copy.deepcopy(big)[:-1], {"role": "user", "content": "y" * 1_000_000}]}
-    found = difference(wanted, entries)
+    found = first_differences(wanted, entries)
     assert found.startswith("messages[199].content: recorded 1 items")
     assert len(found) < 1_000
 
@@ -126,7 +126,7 @@ requests = st.dictionaries(st.sampled_from(["model", "messages", "tools", "syste
 @given(requests, st.lists(requests, max_size=3))
 @settings(max_examples=2 * settings().max_examples, deadline=None)
 def test_every_difference_is_a_short_line(wanted: dict[str, Any], recorded: list[dict[str, Any]]) -> None:
-    found = difference(wanted, [entry(one) for one in recorded])
+    found = first_differences(wanted, [entry(one) for one in recorded])
     assert found
     assert "\n" not in found
     assert len(found) < 4_000

@@ -30,7 +30,7 @@ from keystone_action.gateway.recordings.recording import (
     RecordingError,
     recording_path,
 )
-from keystone_action.gateway.recordings.request_key import key_of
+from keystone_action.gateway.recordings.request_key import key_of_request
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def test_keys_are_made_with_the_patterns_of_the_reader(path: Path) -> None:
     write_recording(path, recording(entry(0)), None)
     (found,) = read_recording(path, ignore=["Repair.*"]).entries
     assert found.whole_key == entry(0).key
-    assert found.key == key_of("anthropic", "m", found.request, ["Repair.*"])
+    assert found.key == key_of_request("anthropic", "m", found.request, ["Repair.*"])
     assert found.key != found.whole_key
 
 

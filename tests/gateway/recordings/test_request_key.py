@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from keystone_action.gateway.recordings import request_key
 from keystone_action.gateway.recordings.names import Names
 from keystone_action.gateway.recordings.recording import RecordingError
-from keystone_action.gateway.recordings.request_key import KEY_LENGTH, Keys, Sameness, key_of, normal_form
+from keystone_action.gateway.recordings.request_key import KEY_LENGTH, Keys, Sameness, key_of_request, normal_form
 
 NOTHING = Sameness()
 CALL = "toolu_01ABCDEFGHJKLMNPQRSTUVWX"
@@ -22,7 +22,7 @@ def normal(body: dict[str, Any], names: Names | None = None, sameness: Sameness 
 
 
 def key(body: dict[str, Any], names: Names | None = None, sameness: Sameness = NOTHING) -> str:
-    return key_of("anthropic", "m", normal(body, names, sameness), sameness.ignore)
+    return key_of_request("anthropic", "m", normal(body, names, sameness), sameness.ignore)
 
 
 def anthropic(result: Any) -> dict[str, Any]:
@@ -102,18 +102,25 @@ def test_what_is_cached_counts_nowhere() -> None:
 
 def test_the_key_is_of_api_model_and_request() -> None:
     body = normal({"messages": [{"role": "user", "content": "x"}]})
-    keys = {key_of("anthropic", "m", body), key_of("openai", "m", body), key_of("anthropic", "n", body)}
-    keys |= {key_of("anthropic", "m", {**body, "messages": "x"}), key_of("anthropic", "m", {"messages": []})}
+    keys = {
+        key_of_request("anthropic", "m", body),
+        key_of_request("openai", "m", body),
+        key_of_request("anthropic", "n", body),
+    }
+    keys |= {
+        key_of_request("anthropic", "m", {**body, "messages": "x"}),
+        key_of_request("anthropic", "m", {"messages": []}),
+    }
     assert len(keys) == 5
     assert all(len(one) == KEY_LENGTH and int(one, 16) >= 0 for one in keys)
-    assert key_of("anthropic", "m", {"a": 1, "b": 2}) == key_of("anthropic", "m", {"b": 2, "a": 1})
+    assert key_of_request("anthropic", "m", {"a": 1, "b": 2}) == key_of_request("anthropic", "m", {"b": 2, "a": 1})
 
 
 def test_lists_are_told_from_what_they_look_like() -> None:
-    inner = key_of("a", "m", {"x": ["a", "b"]})
-    assert inner != key_of("a", "m", {"x": ["ab"]})
-    assert inner != key_of("a", "m", {"x": [["a", "b"]]})
-    assert key_of("a", "m", {"x": []}) != key_of("a", "m", {"x": ""})
+    inner = key_of_request("a", "m", {"x": ["a", "b"]})
+    assert inner != key_of_request("a", "m", {"x": ["ab"]})
+    assert inner != key_of_request("a", "m", {"x": [["a", "b"]]})
+    assert key_of_request("a", "m", {"x": []}) != key_of_request("a", "m", {"x": ""})
 
 
 EQUAL = {
@@ -235,8 +242,8 @@ def test_what_varies_is_left_out_and_what_is_ignored_only_in_the_key() -> None:
     sameness = Sameness(varies={"system": (r"Today is [^.]*",)}, ignore=(r"You are \w+",))
     one, other = (normal(body(date, name), sameness=sameness) for date, name in [("Monday", "Ann"), ("Friday", "Bob")])
     assert one == {"system": "{varies}. You are Ann.", "messages": []}
-    assert key_of("a", "m", one) != key_of("a", "m", other)
-    assert key_of("a", "m", one, sameness.ignore) == key_of("a", "m", other, sameness.ignore)
+    assert key_of_request("a", "m", one) != key_of_request("a", "m", other)
+    assert key_of_request("a", "m", one, sameness.ignore) == key_of_request("a", "m", other, sameness.ignore)
 
 
 VARIED = "Today is Monday."
@@ -274,14 +281,14 @@ def test_a_pattern_that_takes_forever_is_an_error(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(request_key, "PATTERN_SECONDS", 0.2)
     body = {"system": "a" * 60 + "!"}
     with pytest.raises(RecordingError, match=r"the pattern '\(a\|aa\)\+\$' of gateway.ignore hit the limit of 0.2 s"):
-        key_of("a", "m", body, ["(a|aa)+$"])
+        key_of_request("a", "m", body, ["(a|aa)+$"])
     with pytest.raises(RecordingError, match=r"of the agent's preset hit the limit"):
         normal(body, sameness=Sameness(varies={"system": ("(a|aa)+$",)}))
 
 
 def test_a_pattern_that_is_none_is_an_error() -> None:
     with pytest.raises(RecordingError, match=r"the pattern '\(' of gateway.ignore can't be used"):
-        key_of("a", "m", {"system": "x"}, ["("])
+        key_of_request("a", "m", {"system": "x"}, ["("])
 
 
 def test_a_request_nested_without_end_is_an_error() -> None:
@@ -327,9 +334,9 @@ def test_every_request_has_one_key(body: dict[str, Any]) -> None:
     before = json.dumps(body)
     first = normal(body, names)
     assert json.dumps(body) == before
-    assert key_of("a", "m", first) == key_of("a", "m", json.loads(json.dumps(first)))
+    assert key_of_request("a", "m", first) == key_of_request("a", "m", json.loads(json.dumps(first)))
     keys = Keys()
-    assert keys.key_of("a", "m", first) == keys.key_of("a", "m", first) == key_of("a", "m", first)
+    assert keys.key_of("a", "m", first) == keys.key_of("a", "m", first) == key_of_request("a", "m", first)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keystone_action.gateway.recordings.names import Names
-from keystone_action.gateway.recordings.request_key import Sameness, key_of, normal_form
+from keystone_action.gateway.recordings.request_key import Sameness, key_of_request, normal_form
 from keystone_action.gateway.recordings.tool_results import with_equal_results, with_results_in_order
 
 NO = Sameness()
@@ -127,9 +127,11 @@ def test_results_of_one_tool_without_ids_keep_their_order() -> None:
 
 def test_requests_whose_results_came_in_another_order_have_one_key() -> None:
     def key(ended: list[str]) -> str:
-        return key_of("anthropic", "m", normal_form("anthropic", {"messages": anthropic(IDS, ended)}, Names({}), NO))
+        return key_of_request(
+            "anthropic", "m", normal_form("anthropic", {"messages": anthropic(IDS, ended)}, Names({}), NO)
+        )
 
     assert key(IDS) == key(IDS[::-1])
     other = anthropic(IDS, IDS)
     other[1]["content"][0]["content"] = "of another"
-    assert key(IDS) != key_of("anthropic", "m", normal_form("anthropic", {"messages": other}, Names({}), NO))
+    assert key(IDS) != key_of_request("anthropic", "m", normal_form("anthropic", {"messages": other}, Names({}), NO))
