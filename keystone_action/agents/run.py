@@ -1,10 +1,10 @@
 """How the life of a cell starts an agent: in the sandbox, with its environment, and recorded however it ends.
 
 A known agent is started by the data of its preset, and led to the gateway of the cell. `type: python` names a
-`module:Class` or a `module:function` of the author's `dir`, which `python_runner.py` calls in the sandbox. What the call
-returns comes back through a file with a name that is made for this run, so that nothing that the agent prints can be
-taken for it; the file is gone before the diff is made. An exception is an agent that failed: its traceback is on stderr,
-its text is the run's `problem`, the exit code is 1.
+`module:Class` or a `module:function` of the author's `dir`, which `python_runner.py` calls in the sandbox. What
+the call returns comes back through a file with a name that is made for this run, so that nothing that the agent prints
+can be taken for it; the file is gone before the diff is made. An exception is an agent that failed: its traceback is on
+stderr, its text is the run's `problem`, the exit code is 1.
 """
 
 from __future__ import annotations
