@@ -351,6 +351,17 @@ def test_nothing_stands_for_a_protected_conftest(world: World) -> None:
     assert outcome.details["taken_away"] == ["conftest/__init__.py"]
 
 
+@honest(FAMILY, "a package in the name of conftest.py")
+def test_a_package_beside_a_protected_conftest_stays(world: World) -> None:
+    world.hidden(test_solution="def test(sum_of): assert sum_of(1, 2) == 3\n")
+    given = "import pytest\nfrom solution import add\n@pytest.fixture\ndef sum_of(): return add\n"
+    world.given({"conftest.py": given})
+    world.left({"solution.py": "from conftests import add\n", "conftests/__init__.py": RIGHT})
+    outcome = world.grade({"type": "pytest", "inject": ["test_solution.py"]})
+    assert (outcome.status, outcome.score) == ("pass", 1.0), outcome.message
+    assert "taken_away" not in outcome.details
+
+
 NODE_TEST = "const test = require('node:test'); const ok = require('./helpers'); const data = require('./lib');\n"
 NODE_TEST += "test('sum', () => { if (!ok(require('./solution').add(1, 2), data.sum)) throw new Error('no') })\n"
 

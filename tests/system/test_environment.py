@@ -266,6 +266,7 @@ def test_a_kernel_that_forbids_programs_in_memory(tmp_path: Path, demand: str) -
     assert (starts(tmp_path), not_enforced(tmp_path)) == (2, [])
 
 
+@honest("host scripts", "a token of the job is read in /proc/1/environ", sandbox="none")
 @honest("host scripts", "a token of the job is read in /proc/<pid>/environ", sandbox="none")
 def test_what_is_no_secret_stays_and_starts_nothing_anew(tmp_path: Path) -> None:
     harmless = {"PYTHONDONTWRITEBYTECODE": "1", "VIRTUAL_ENV": "/x", "LC_ALL": "C.UTF-8", "TMPDIR": str(tmp_path)}
