@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tools import house_figures
 
 PACKAGE = Path(__file__).parent.parent / "keystone_action"
 ARCHITECTURE = PACKAGE.parent / "docs" / "architecture.md"
@@ -57,6 +60,18 @@ FILES_IN_A_ROOM = 20
 """Besides `__init__.py`."""
 LISTS = {PACKAGE / "invariants" / "types"}
 """Rooms with a file for each entry of a list: who adds a check type must not have to move the others."""
+
+
+MOST_FILES = 5.0
+"""For each 1,000 lines of the package."""
+MOST_FILES_OF_A_ROOM = 7.0
+SMALL_ON_PURPOSE = {"report/page/render.py"}
+"""Modules below 120 lines that one other imports, and that are right as they are, five at most. The page is a room,
+and this is its way in."""
+NAMED_TWICE = {"main"}
+"""Public names that several modules may define; no more than five. Each program of ours begins at its `main`."""
+SAYS_NOTHING = re.compile(r"(base|utils?|helpers?|common|misc|core|under_way|telling)\.py")
+"""Names of files that say nothing of what is in them."""
 
 
 @cache
@@ -149,6 +164,36 @@ def test_a_room_is_a_folder_that_fits_on_a_screen():
     rooms = [folder for folder in PACKAGE.rglob("*") if folder.is_dir() and folder not in LISTS]
     sizes = {folder: len([*folder.glob("[!_]*.py")]) for folder in rooms}
     assert {str(folder) for folder, size in sizes.items() if size > FILES_IN_A_ROOM} == set()
+
+
+@cache
+def modules() -> list[house_figures.Module]:
+    return house_figures.modules_of(PACKAGE)
+
+
+def test_a_room_has_few_files_for_its_lines() -> None:
+    files, lines = Counter[str](), Counter[str]()
+    for module in modules():
+        files[module.room] += 1
+        lines[module.room] += module.lines
+    assert 1000 * files.total() / lines.total() <= MOST_FILES
+    many = {room: round(1000 * files[room] / lines[room], 1) for room in files if room != "(loose)"}
+    assert {room: share for room, share in many.items() if share > MOST_FILES_OF_A_ROOM} == {}
+
+
+def test_a_small_module_that_one_other_imports_is_part_of_that_one() -> None:
+    assert len(SMALL_ON_PURPOSE) <= 5
+    assert house_figures.small_single_importers(modules()).keys() - SMALL_ON_PURPOSE == set()
+
+
+def test_one_name_means_one_thing() -> None:
+    assert len(NAMED_TWICE) <= 5
+    twice = house_figures.names_twice(modules())
+    assert {name: paths for name, paths in twice.items() if name not in NAMED_TWICE} == {}
+
+
+def test_a_file_is_called_by_what_it_holds() -> None:
+    assert [module.path for module in modules() if SAYS_NOTHING.fullmatch(Path(module.path).name)] == []
 
 
 def test_a_room_says_what_lives_there_what_comes_in_and_what_goes_out():
