@@ -87,7 +87,7 @@ def _fresh_run(spec: Path, directory: Path) -> Callable[[], float]:
 
 
 def main() -> int:
-    """Print the table; the exit code says nothing of budgets, a busy machine is no defect."""
+    """Print the table; the exit code says nothing of budgets, a busy machine is not a defect."""
     with tempfile.TemporaryDirectory(prefix="keystone-bench-") as name:
         groups: dict[str, Callable[[int], Iterable[Row | str]]] = {
             "start": lambda rounds: start_up(Path(name), rounds),

@@ -16,7 +16,7 @@ from support.tiers import mark_tiers, start_long_tests_first
 
 __all__ = ["agent_installers", "engine", "image", "kept_runs", "packages"]
 
-# A slow machine is no defect: hypothesis' own time limits would be timing assertions.
+# A slow machine is not a defect: hypothesis' own time limits would be timing assertions.
 settings.register_profile("few", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=25)
 settings.register_profile("many", settings.get_profile("few"), max_examples=200)
 settings.load_profile("few")

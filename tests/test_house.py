@@ -265,6 +265,6 @@ def test_the_table_on_that_page_is_the_one_that_is_held() -> None:
 
 
 def test_each_file_of_tests_has_a_name_of_its_own() -> None:
-    """pytest takes two of one name in folders that are no packages for the same module, and runs neither."""
+    """pytest takes two of one name in folders that are not packages for the same module, and runs neither."""
     names = [path.name for path in Path(__file__).parent.rglob("test_*.py")]
     assert sorted(name for name in set(names) if names.count(name) > 1) == []

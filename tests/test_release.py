@@ -62,7 +62,7 @@ def test_one_place_that_was_forgotten_is_named(tree: Path, name: str) -> None:
 
 @pytest.mark.parametrize("version", ["1", "v1.2.3", "1.2.3-rc1", "1.2.3\n", "1.2.3; true", ""])
 def test_what_is_no_version_is_refused(tree: Path, version: str) -> None:
-    with pytest.raises(ReleaseError, match="is no version"):
+    with pytest.raises(ReleaseError, match="is not a version"):
         bump(tree, version)
 
 

@@ -87,7 +87,7 @@ def first_failure(tests: list[str], root: Path) -> str:
             stderr=subprocess.STDOUT, timeout=SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return f"no end within {SECONDS} s"  # a test that never ends is no pass
+        return f"no end within {SECONDS} s"  # a test that never ends is not a pass
     finally:
         remove_tree(temporary)
     named = re.search(rb"^(?:FAILED|ERROR) tests/([^\s\[]+)", done.stdout, re.MULTILINE)

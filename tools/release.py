@@ -107,7 +107,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def _require_version(version: str) -> None:
     if not re.fullmatch(_VERSION, version):
-        raise ReleaseError(f"{version!r} is no version; expected three numbers, for example 0.2.0")
+        raise ReleaseError(f"{version!r} is not a version; expected three numbers, for example 0.2.0")
 
 
 def main(arguments: list[str]) -> int:

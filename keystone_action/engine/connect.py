@@ -75,7 +75,7 @@ def connect(environ: Mapping[str, str], *, timeout: int = 120) -> EngineClient:
         connection = EngineConnection(address, timeout=min(timeout, _FIRST_ANSWER), tls=tls or False)
         _ping(connection)
     except (DockerException, RequestException, OSError, ValueError, TypeError) as error:
-        # ValueError: an answer that is no JSON. TypeError: JSON, but no object.
+        # ValueError: an answer that is not JSON. TypeError: JSON, but no object.
         if connection is not None:
             connection.close()
         raise _unreachable(address, error) from error

@@ -46,7 +46,7 @@ class Patch:
 def write_patch(
     originals: Path | None, workspace: Path, changes: Sequence[Change], *, limit: int = PATCH_LIMIT
 ) -> Patch:
-    """The patch, with bytes that are no UTF-8 as os.fsdecode gives them; empty without changes.
+    """The patch, with bytes that are not UTF-8 as os.fsdecode gives them; empty without changes.
 
     originals: the tree as it was (`keep_originals`), None when it was empty. Never raises for what the agent left.
     """

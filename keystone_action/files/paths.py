@@ -45,7 +45,7 @@ class PathUnreadable(PathProblem):
 
 
 def display_path(path: str) -> str:
-    """A path as text that can always be encoded: bytes that are no UTF-8 as `\\xff`, control characters escaped."""
+    """A path as text that can always be encoded: bytes that are not UTF-8 as `\\xff`, control characters escaped."""
     text = os.fsencode(path).decode("utf-8", "backslashreplace")
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
@@ -57,7 +57,7 @@ def name_paths(paths: Sequence[str], *, limit: int = 5) -> str:
 
 
 def display_paths(paths: Sequence[str], *, limit: int = 100) -> list[str]:
-    """The first paths, for an outcome's details: names that are no UTF-8 made so."""
+    """The first paths, for an outcome's details: names that are not UTF-8 made so."""
     return [display_path(path) for path in paths[:limit]]
 
 

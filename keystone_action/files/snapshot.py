@@ -176,7 +176,7 @@ _Stamp = tuple[int, int, int, int, int]
 
 
 class Snapshot(dict[str, FileState]):
-    """Entries by POSIX path relative to the workspace; names that are no UTF-8 as os.fsdecode gives them.
+    """Entries by POSIX path relative to the workspace; names that are not UTF-8 as os.fsdecode gives them.
 
     unreadable: directories that could not be listed, so what is in them is not here; "", the workspace itself, also
     when only its owner can't list it. stamps: what proves, in a later snapshot, that a file is unchanged.

@@ -149,7 +149,7 @@ class BaseFiles:
             yield from (path for path in self.tree.entries if posixpath.dirname(path) == folder)
 
     def _named_paths(self, spec: str) -> Iterator[str]:
-        """Everything that a text of the spec, or of what it extends, is a path of: some are no paths, which does not
+        """Everything that a text of the spec, or of what it extends, is a path of: some are not paths, which does not
         matter."""
         waiting, seen, folder = [spec], {spec}, posixpath.dirname(spec)
         while waiting:

@@ -64,7 +64,7 @@ class _Side:
 
 def gated_specs(options: Options, compared: ChangeBase) -> GatedSpecs:
     """All specs of a call. Raises UsageError and SpecError as `load_specs` does; with `spec_from: base` also when there
-    is no base commit, it can't be read, or it has none of these specs."""
+    is not a base commit, it can't be read, or it has none of these specs."""
     base = compared.commit
     if options.cells.spec_from == "base":
         if base is None:
@@ -280,7 +280,7 @@ class _Said:
 
 def _compare(before: _Side, there: str, after: _Side, here: str) -> _Said:
     if not after.file(here).is_file():  # opening a FIFO would wait for ever
-        return _Said([GateFinding(Level.TAKEN, "the spec is no regular file in this commit")])
+        return _Said([GateFinding(Level.TAKEN, "the spec is not a regular file in this commit")])
     try:
         return _differences(before, there, after, here)
     except OSError as error:

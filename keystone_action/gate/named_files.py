@@ -325,7 +325,7 @@ def _steering_difference(old: Path | None, new: Path | None) -> str:
 
 
 def _keys_of_settings(path: Path) -> Mapping[str, Any] | None:
-    """What a file of settings holds, by its first keys; None where it is no mapping, or can't be read as one."""
+    """What a file of settings holds, by its first keys; None where it is not a mapping, or can't be read as one."""
     import yaml
 
     if not path.name.endswith(_WITH_KEYS) or path.stat().st_size > COUNT_LIMIT:

@@ -76,7 +76,7 @@ class Workflow:
 
 
 def read_workflow(text: str, name: str, is_ours: Callable[[str], bool]) -> Workflow:
-    """name: of the file, for messages. is_ours: of what stands at `uses`. Raises SpecError for what is no YAML, and
+    """name: of the file, for messages. is_ours: of what stands at `uses`. Raises SpecError for what is not YAML, and
     ValueError for more than is looked at."""
     document = parse_yaml(text, name)
     return Workflow() if document is None else _Reader(is_ours).read(document.node)

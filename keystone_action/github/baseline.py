@@ -104,9 +104,9 @@ def _judge_name(name: str) -> None:
     if name.startswith("/") or "\\" in name or _DRIVE.match(name) or any(part in ("", ".", "..") for part in parts):
         raise BadArchive(f"{_shorten(name)} leads out of the folder that it is unpacked to")
     if not name.isprintable() or len(name.encode("utf-8", "replace")) > 1024 or len(parts) > 32:
-        raise BadArchive(f"{_shorten(name)} is no name for a file")
+        raise BadArchive(f"{_shorten(name)} is not a name for a file")
     if any(len(part.encode("utf-8", "replace")) > 255 for part in parts):
-        raise BadArchive(f"{_shorten(name)} is no name for a file")
+        raise BadArchive(f"{_shorten(name)} is not a name for a file")
 
 
 def _judge_size(chosen: list[zipfile.ZipInfo], limits: ArchiveLimits) -> None:

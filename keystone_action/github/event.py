@@ -125,7 +125,7 @@ def load_event(path: str) -> dict[str, Any]:
         raise ValueError("GITHUB_EVENT_PATH is not set")
     file = Path(path)
     if file.exists() and not file.is_file():
-        raise ValueError(f"{path} is no file")
+        raise ValueError(f"{path} is not a file")
     if file.stat().st_size > MAX_EVENT:
         raise ValueError(f"{path} is larger than {MAX_EVENT} bytes")
     payload = json.loads(file.read_bytes())

@@ -46,7 +46,7 @@ def entry(name: str, value: str, *, delimiter: str | None = None) -> str:
     """One output as the runner reads it. Raises OutputError for a bad name or a value with the delimiter in it."""
     delimiter = delimiter or f"ghadelimiter_{uuid.uuid4()}"
     if not _NAME.fullmatch(name):
-        raise OutputError(f"{name!r} is no name of an output; expected letters, digits, - and _")
+        raise OutputError(f"{name!r} is not a name of an output; expected letters, digits, - and _")
     if delimiter in value or delimiter in name:
         raise OutputError(f"output {name} holds the delimiter that should end it")
     return f"{name}<<{delimiter}\n{value}\n{delimiter}\n"

@@ -41,7 +41,7 @@ class Pace:
     longest: float = 300.0
 
 
-class RunEnded(Exception):  # noqa: N818 - it tells, and is no failure
+class RunEnded(Exception):  # noqa: N818 - it tells, and is not a failure
     """The run ended meanwhile: nothing of how far it was may be written any more."""
 
 

@@ -45,7 +45,7 @@ class TriggeringRun:
 
 
 def read_triggering_run(environ: Mapping[str, str]) -> TriggeringRun:
-    """Reads the event. Raises UsageError where it is no `workflow_run`, or one that can't be read."""
+    """Reads the event. Raises UsageError where it is not a `workflow_run`, or one that can't be read."""
     name = environ.get("GITHUB_EVENT_NAME", "")
     if name != "workflow_run":
         raise UsageError(
@@ -55,7 +55,7 @@ def read_triggering_run(environ: Mapping[str, str]) -> TriggeringRun:
     try:
         return _triggering_run(load_event(environ.get("GITHUB_EVENT_PATH", "")).get("workflow_run"))
     except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no event of a workflow run"
+        reason = error.strerror if isinstance(error, OSError) else "it is not an event of a workflow run"
         raise UsageError(f"the event file can't be read: {reason}", help="GITHUB_EVENT_PATH names it") from None
 
 

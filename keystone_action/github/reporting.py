@@ -48,7 +48,7 @@ from keystone_action.system import signals
 
 _NUMBER = re.compile(r"[0-9]{1,20}")
 _TELLING = ("comment-key", "status-context", "spec", "params", "tags", "working-directory")
-"""Inputs that tell the jobs of a matrix apart, which have one id: their index is no variable, but it is in the
+"""Inputs that tell the jobs of a matrix apart, which have one id: their index is not a variable, but it is in the
 defaults of the first two, and what differs between them is in the others."""
 
 

@@ -99,7 +99,7 @@ class SummaryTemplate:
 def _read(path: Path, name: str) -> str:
     try:
         if not stat.S_ISREG(path.stat().st_mode):
-            raise UsageError(f"input summary-template: {name} is no file")
+            raise UsageError(f"input summary-template: {name} is not a file")
         with path.open("rb") as file:
             raw = file.read(MAX_TEMPLATE + 1)
     except OSError as error:
@@ -112,7 +112,7 @@ def _read(path: Path, name: str) -> str:
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"input summary-template: {name} is no UTF-8 text (byte {error.start + 1:,})") from error
+        raise UsageError(f"input summary-template: {name} is not UTF-8 text (byte {error.start + 1:,})") from error
 
 
 def answer() -> None:

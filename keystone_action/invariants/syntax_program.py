@@ -116,7 +116,7 @@ def is_stub(body: list[ast.stmt]) -> bool:
     """Whether the body of a function does nothing, or always ends in NotImplementedError."""
     left = _without_docstring(body)
     for index, one in enumerate(left):
-        if _raises_not_implemented(one):  # what is left for the cases that were not answered before it is no stub
+        if _raises_not_implemented(one):  # what is left for the cases that were not answered before it is not a stub
             return not any(map(_answers, left[:index]))
     return not any(map(_does, left))
 

@@ -47,7 +47,7 @@ def test_a_failed_agent_is_recorded_and_graded(tmp_path: Path, agent: str, code:
 
 def test_a_change_that_takes_the_agent_away_has_failed(tmp_path: Path) -> None:
     """5.1: "A `python` agent that raises … is an agent that failed: recorded and graded"; its module is the change's
-    own, so that what it lacks is no mistake of the spec."""
+    own, so that what it lacks is not a mistake of the spec."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "mine.py").write_text("def answers(input):\n    open('made', 'w').close()\n    return 'x'\n")
     agent, check = "{type: python, entrypoint: 'mine:answer', dir: code}", "{type: file_exists, path: made}"

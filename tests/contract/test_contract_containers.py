@@ -205,7 +205,7 @@ ERRORS = {
 def test_what_never_gets_as_far_as_grading_is_an_error(tmp_path: Path, engine, inside) -> None:
     """5.1: "Exit 3: … a binary of a list or `cli` agent that doesn't exist"; "Exit 3 (`error`): a service, fixture or
     setup that fails"; 1: "`timeout` [15m] bounds the whole cell"; "`must_exit_zero` broken (composite 0, the checks
-    still run and are shown)" is no error beside them; and nothing stays on the engine."""
+    still run and are shown)" is not an error beside them; and nothing stays on the engine."""
     broken = inside("{type: command, command: no-such-program, must_exit_zero: true}")
     specs = {name: inside(**more) for name, (more, _) in ERRORS.items()}
     called = run_all(tmp_path, {**specs, "broken": broken})

@@ -34,7 +34,7 @@ context = json.load(sys.stdin)
 {body}
 """
 
-# By verdict, then by name. What the file checks can't read (`broken`) is the agent's doing: it fails, and is no error.
+# By verdict, then by name. What the file checks can't read (`broken`) is the agent's doing: it fails, and no error.
 CHECKS = {
     "pass": {
         "exit_of_zero": "{type: command_exit, command: 'test -f out.json'}",

@@ -132,7 +132,7 @@ def test_what_became_of_each_spec(tmp_path: Path) -> None:
         "uncommitted/keystone.yaml": ("changed", ["threshold 0.85 → 0.5"]),
         "folder/keystone.yaml": ("deleted", []),
         **{
-            f"{name}/keystone.yaml": ("changed", ["the spec is no regular file in this commit"])
+            f"{name}/keystone.yaml": ("changed", ["the spec is not a regular file in this commit"])
             for name in ("fifo", "device", "nowhere")
         },
     }

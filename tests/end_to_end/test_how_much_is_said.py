@@ -155,7 +155,7 @@ def test_no_color_is_heeded_and_forced_color_too(ready: Path) -> None:
     forced = keystone("run", "--output", "d", directory=ready, environ={"FORCE_COLOR": "1", "TERM": "xterm-256color"})
     assert colour.search(forced.out)
     assert "│" in forced.out
-    assert not LINK.search(forced.out + forced.err), "a log is no terminal, whatever colours it takes"
+    assert not LINK.search(forced.out + forced.err), "a log is not a terminal, whatever colours it takes"
 
 
 @pytest.mark.parametrize("how", ["terminal", "COLUMNS"])

@@ -212,7 +212,7 @@ def test_without_a_key_an_agent_that_asks_is_told_which_one(tmp_path: Path) -> N
     (cell,) = called.cells
     missing = "there is no key for the provider anthropic: ANTHROPIC_API_KEY is not set"
     assert f"done 401 {missing}" in cell["agent"]["output"]
-    # A key that we lack is no failure of the agent.
+    # A key that we lack is not a failure of the agent.
     assert (called.code, cell["verdict"]) == (3, "error")
     assert missing in cell["error"]
     assert "Set ANTHROPIC_API_KEY" in cell["error"]

@@ -346,7 +346,7 @@ agent:
 
 
 def test_what_one_call_writes_the_other_reads(tmp_path: Path) -> None:
-    """One set of limits: a number that a run lets pass is no damage to `merge` and `--resume`."""
+    """One set of limits: a number that a run lets pass is not damage to `merge` and `--resume`."""
     tokens = 2**63 - 1
     (tmp_path / "keystone.yaml").write_text(
         LARGE % tokens + "invariants:\n"

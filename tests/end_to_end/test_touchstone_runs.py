@@ -160,7 +160,7 @@ def test_a_stub_of_what_is_not_there_is_exit_3(tmp_path: Path) -> None:
     stubs = {
         "b.py": ("add", "setup.stub: b.py does not exist"),
         "a.py": ("sub", "setup.stub: there is no function 'sub' in a.py"),
-        "bad.py": ("add", "setup.stub: bad.py can't be stubbed: it is no Python (line 1: "),
+        "bad.py": ("add", "setup.stub: bad.py can't be stubbed: it is not Python (line 1: "),
         "link.py": ("add", "setup.stub: link.py"),
     }
     cases = {

@@ -91,7 +91,7 @@ def test_each_kind_of_difference(old: str, new: str, expected: tuple[str, ...]) 
 
 
 def test_of_several_calls_each_is_told_by_its_place() -> None:
-    """A call that keeps its place and does nothing is no cover for one that is new."""
+    """A call that keeps its place and does nothing is not a cover for one that is new."""
     call = "      - {uses: keystone-action/keystone-action@v0, name: all, with: {spec: evals, threshold: 0.85}}\n"
     before = "jobs:\n  a:\n    steps:\n" + call
     decoy = call.replace("name: all", "name: all, if: false")

@@ -330,7 +330,7 @@ def test_counting_tokens_and_lists_of_models_cost_nothing_and_fail_without_fault
         with pytest.raises(httpx.RemoteProtocolError):
             one.ask("/anthropic/v1/models", method="GET")
         assert one.ledger.exchanges == ()
-        assert (one.ledger.spent.requests, one.ledger.spent.all_tokens) == (1, 0)  # lists are no requests to a model
+        assert (one.ledger.spent.requests, one.ledger.spent.all_tokens) == (1, 0)  # lists are not requests to a model
         assert one.ledger.provider_failure() == ""
 
 

@@ -92,7 +92,7 @@ def test_names_that_lead_out_refuse_the_whole(name, place, tmp_path):
     "name", ["a\nb", "a\x1b[31m", "x\u202ecod.exe", "x" * 256, "/".join("a" * 40), "d/" * 33 + "x"]
 )
 def test_names_that_no_file_should_have_are_refused(name, tmp_path):
-    refused(archive((name, b"1")), tmp_path, "is no name for a file")
+    refused(archive((name, b"1")), tmp_path, "is not a name for a file")
 
 
 @pytest.mark.parametrize("kind", [stat.S_IFLNK, stat.S_IFIFO, stat.S_IFSOCK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFDIR])

@@ -100,7 +100,7 @@ def test_a_malformed_event_is_tolerated_where_nothing_depends_on_it(tmp_path: Pa
 
 def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "event.json")
-    assert "is no file" in event("push", GITHUB_EVENT_PATH=str(tmp_path / "event.json")).problem
+    assert "is not a file" in event("push", GITHUB_EVENT_PATH=str(tmp_path / "event.json")).problem
 
 
 def test_a_queue_whose_number_is_none_breaks_nothing(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def test_the_template_makes_summary_and_file_and_no_agent_sees_it(tmp_path: Path
         (None, "ci/look.md.j2 can't be read: No such file or directory"),
         ("{% block head %}", "ci/look.md.j2:1: Unexpected end of template"),
         (EXTENDS + "{% block head %}\n{{ nobody }}{% endblock %}", "ci/look.md.j2:3: there is no name nobody"),
-        (b"\xff\xfe", "ci/look.md.j2 is no UTF-8 text"),
+        (b"\xff\xfe", "ci/look.md.j2 is not UTF-8 text"),
         (b"x" * 262_145, "ci/look.md.j2 is longer than 262,144 bytes"),
     ],
 )
@@ -73,7 +73,7 @@ def test_a_template_that_can_not_be_used_is_exit_2_before_anything_runs(
 
 
 def test_a_folder_or_a_path_elsewhere_is_no_template(tmp_path: Path) -> None:
-    assert "ci is no file" in step(tmp_path / "a", EXTENDS, **{"summary-template": "ci"})[1].issues[0].message
+    assert "ci is not a file" in step(tmp_path / "a", EXTENDS, **{"summary-template": "ci"})[1].issues[0].message
     assert (
         "a path inside of" in step(tmp_path / "b", EXTENDS, **{"summary-template": "/etc/passwd"})[1].issues[0].message
     )

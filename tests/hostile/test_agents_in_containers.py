@@ -18,7 +18,7 @@ MODES = pytest.mark.parametrize("mode", ["bind", "copy"])
     "containers", "removes its own program", held_by="what the image had before it started counts", sandbox="docker"
 )
 def test_an_agent_that_removes_itself_has_run_and_is_graded(tmp_path, image, mode):
-    """Its program was there; that it isn't any more is no error of ours."""
+    """Its program was there; that it isn't any more is not an error of ours."""
     image("python:3.12-slim")
     (tmp_path / "start").mkdir()
     (tmp_path / "start" / "run.sh").write_text("#!/bin/sh\necho bad > bad\nrm run.sh\nexit 127\n")

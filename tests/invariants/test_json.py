@@ -87,7 +87,7 @@ def test_a_schema_that_fits_and_one_that_does_not(workspace: Path, where: str) -
 
 
 def test_the_draft_is_the_one_that_is_named(workspace: Path) -> None:
-    """`items` as a list means each place in draft 7, and is no schema in 2020-12."""
+    """`items` as a list means each place in draft 7, and is not a schema in 2020-12."""
     schema = {"properties": {"a": {"properties": {"b": {"items": [{"type": "string"}]}}}}}
     outcome = check({"schema": {"$schema": "http://json-schema.org/draft-07/schema#", **schema}}, workspace)
     assert "a.b[0] does not fit" in outcome.message

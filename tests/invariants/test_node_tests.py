@@ -94,7 +94,7 @@ def test_a_node_without_the_reporter_is_not_believed(old_node: World) -> None:
 
 
 def test_an_old_node_that_is_not_the_sandboxs_earns_nothing(old_node: World) -> None:
-    """Only the command's own shell finds it: without a report its exit code of 0 is no success."""
+    """Only the command's own shell finds it: without a report its exit code of 0 is not a success."""
     folder = old_node.readable[0]
     del old_node.environment["PATH"]
     outcome = old_node.grade({"type": "tests", "cmd": f"PATH={folder}; node --test", "inject": ["x.test.js"]})

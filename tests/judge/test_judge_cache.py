@@ -1,4 +1,4 @@
-"""Answers are kept by what decides them, without a key, and damage is no answer."""
+"""Answers are kept by what decides them, without a key, and damage is not an answer."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_an_unusable_answer_is_told_and_asked_again(model: str, bad: Reply, told
         (says(""), "an empty answer"),
         (Reply("", stop="refusal"), "refused to answer"),
         (Reply('{"score": 0.9, "reason": "it is a', stop="max_tokens"), "cut off"),
-        # A truncated answer is no answer, even if what came happens to be readable.
+        # A truncated answer is not an answer, even if what came happens to be readable.
         (Reply('{"score": 0.9}', stop="max_tokens"), "cut off"),
     ],
 )

@@ -74,7 +74,7 @@ CHANGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "one that is made a program": (lambda top: (top / "lib/shared.py").chmod(0o755), "../lib/shared.py"),
     "a new module": (lambda top: (top / "evals/checks/json.py").write_text(""), "checks/json.py"),
     "a link": (lambda top: (top / "evals/checks/link.py").symlink_to("/etc/passwd"), "checks/link.py"),
-    "a name that is no text": (
+    "a name that is not text": (
         lambda top: Path(os.fsdecode(os.fsencode(top) + b"/evals/checks/\xff.py")).touch(),
         "checks/\\xff.py",
     ),

@@ -61,7 +61,7 @@ def test_what_is_left_is_python_with_the_same_functions(name: str, lines: list[s
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("def (", "it is no Python (line 1: "),
+        ("def (", "it is not Python (line 1: "),
         ("x = " + "(" * 5000, "it "),
         ("x = " + "-" * 100_000 + "1", "it "),
         ("a\0b", "it "),

@@ -58,7 +58,7 @@ print("looked")
 
 @MODES
 def test_who_searches_finds_nothing(engine: Any, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # In two parts, so that the searcher's own command line is no find.
+    # In two parts, so that the searcher's own command line is not a find.
     secret, began = uuid.uuid4().hex, time.time() - 60
     for name in ("GITHUB_TOKEN", "INPUT_KEY", "ACTIONS_RUNTIME_TOKEN", "ANTHROPIC_API_KEY", "DOCKER_CERT"):
         monkeypatch.setenv(name, secret)

@@ -1,4 +1,4 @@
-"""Each figure beside scipy's: tests, intervals, estimators. scipy is no part of the product."""
+"""Each figure beside scipy's: tests, intervals, estimators. scipy is not part of the product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What got worse under another name is no news, and what did not is no regression."""
+"""What got worse under another name is not news, and what did not is not a regression."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ def test_a_file_that_the_agent_deleted_has_everything_dropped(watched: Watched) 
 
 
 def _garbage(file: Path) -> None:
-    file.write_bytes(b"this is no database" * 1000)
+    file.write_bytes(b"this is not a database" * 1000)
 
 
 def _torn(file: Path) -> None:

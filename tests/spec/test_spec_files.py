@@ -1,4 +1,4 @@
-"""Reading files: encodings, sizes, and things that are no files."""
+"""Reading files: encodings, sizes, and things that are not files."""
 
 from __future__ import annotations
 

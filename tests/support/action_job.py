@@ -131,7 +131,7 @@ class ActionJob:
 
     def left(self) -> list[str]:
         """Everything that is still there and should not be: on the engine, processes, files in the runner's tree that
-        are no results, and files that the runner's user can't remove."""
+        are not results, and files that the runner's user can't remove."""
         results = str(self.runner.workspace.relative_to(self.runner.work) / "keystone-results")
         more = sorted(one for one in self.runner.entries() - self._before if not one.startswith(results))
         return [

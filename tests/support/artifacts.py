@@ -37,7 +37,7 @@ class Artifacts:
         assert not unknown, f"this upload does not know {unknown}"
         name, source = inputs.get("name", "artifact"), workspace / inputs["path"]
         if not name or _NOT_IN_NAMES.search(name):
-            raise ArtifactError(f"{name!r} is no name of an artifact")
+            raise ArtifactError(f"{name!r} is not a name of an artifact")
         found = [path for path in source.rglob("*") if path.is_file()] if source.is_dir() else [source]
         visible = [path for path in found if path.is_file() and not _hidden(path, source)]
         if not visible:

@@ -19,7 +19,7 @@ def audit_lines(output: Path, kind: str | None = None) -> list[dict[str, Any]]:
 
 def require_valid_audit(output: Path) -> None:
     """Of lines that are alike in the types of their values the first is validated: a mock can have a hundred thousand
-    of them. Raises ValidationError, or ValueError for what is no line."""
+    of them. Raises ValidationError, or ValueError for what is not a line."""
     seen = set()
     for path in output.glob("cells/*/audit.jsonl"):
         for text in _lines(path):

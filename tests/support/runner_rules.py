@@ -261,5 +261,5 @@ def read_summary(content: bytes, *, secrets: Iterable[str] = ()) -> str:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise RunnerRejects(f"the summary is no UTF-8: {error}") from error
+        raise RunnerRejects(f"the summary is not UTF-8: {error}") from error
     return "\n".join(mask(line, secrets) for line in text.split("\n"))

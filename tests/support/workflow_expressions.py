@@ -68,7 +68,7 @@ def as_text(value: Any) -> str:
 
 
 def evaluate(text: str, contexts: Mapping[str, Any], functions: Mapping[str, Function] | None = None) -> Any:
-    """The value of what stands between the braces. Raises Unknown, and SyntaxError for what is no expression."""
+    """The value of what stands between the braces. Raises Unknown, and SyntaxError for what is not an expression."""
     parser = _Parser(_tokens(text), contexts, {**_FUNCTIONS, **(functions or {})})
     value = parser.operators(0)
     if parser.rest:
@@ -81,7 +81,7 @@ def _tokens(text: str) -> list[tuple[str, str]]:
     while at < len(text):
         found = _TOKEN.match(text, at)
         if found is None:
-            raise SyntaxError(f"{text[at:]!r} of {text!r} is no expression")
+            raise SyntaxError(f"{text[at:]!r} of {text!r} is not an expression")
         tokens.append((str(found.lastgroup), found[str(found.lastgroup)]))
         at = found.end()
     return tokens

@@ -353,7 +353,7 @@ def _outputs(legs: list[PlayedJob]) -> dict[str, str]:
 
 
 def _status(*, succeeded: bool, failed: bool, cancelled: bool) -> dict[str, Function]:
-    """A job that its own limit stopped is no cancelled workflow: what needs it is asked for success() in vain, but
+    """A job that its own limit stopped is not a cancelled workflow: what needs it is asked for success() in vain, but
     not told of a failure."""
     return {
         "success": lambda: succeeded and not cancelled,

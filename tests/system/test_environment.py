@@ -167,7 +167,7 @@ def test_a_variable_without_a_name_is_erased_and_breaks_nothing(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("how", "fault"),
     [
-        ("file", ""),  # the init is no program
+        ("file", ""),  # the init is not a program
         ("file", NO_NEW_START.format(function="memfd_create")),
         ("file", NO_NEW_START.format(function="execve")),
         ("text", ""),

@@ -100,7 +100,7 @@ class ApiAnswer:
         document = self._document()
         if document is None:
             kind = server_words(self.headers.get("content-type", "")) or "something"
-            raise UnexpectedAnswer(f"{call.failed}: GitHub answered {kind} that is no JSON ({self.status})")
+            raise UnexpectedAnswer(f"{call.failed}: GitHub answered {kind} that is not JSON ({self.status})")
         return document
 
     def _document(self) -> Any:
@@ -263,10 +263,10 @@ class Artifact:
 def blob_of(document: Any) -> str:
     """The blob of a file, from what a repository holds at a path. Raises ValueError, for a folder too."""
     if not isinstance(document, Mapping) or document.get("type") != "file":
-        raise ValueError("it is no file")
+        raise ValueError("it is not a file")
     sha = _text(document, "sha")
     if not _SHA.fullmatch(sha):
-        raise ValueError("sha is no id")
+        raise ValueError("sha is not an id")
     return sha
 
 
@@ -274,7 +274,7 @@ def merge_base_of(document: Any) -> str:
     """Of a comparison of two commits. Raises ValueError for another document."""
     sha = _text(document, "merge_base_commit", "sha")
     if not _SHA.fullmatch(sha):
-        raise ValueError("merge_base_commit.sha is no full commit id")
+        raise ValueError("merge_base_commit.sha is not a full commit id")
     return sha
 
 
@@ -288,7 +288,7 @@ def value_at(document: Any, *keys: str) -> Any:
 def _text(document: Any, *keys: str) -> str:
     value = value_at(document, *keys)
     if not isinstance(value, str):
-        raise ValueError(f"{'.'.join(keys)} is no text")  # noqa: TRY004 - what a document holds is a value
+        raise ValueError(f"{'.'.join(keys)} is not text")  # noqa: TRY004 - what a document holds is a value
     return value
 
 
@@ -300,5 +300,5 @@ def _optional(document: Any, *keys: str) -> str:
 def _number(document: Any, *keys: str) -> int:
     value = value_at(document, *keys)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{'.'.join(keys)} is no whole number")
+        raise ValueError(f"{'.'.join(keys)} is not a whole number")
     return value

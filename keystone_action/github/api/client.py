@@ -317,14 +317,14 @@ def _check_document(call: Call, document: Any, read: Callable[[Any], _ReadT]) ->
 
 def _object(document: Any) -> Mapping[str, Any]:
     if not isinstance(document, Mapping):
-        raise TypeError("it is no object")
+        raise TypeError("it is not an object")
     return document
 
 
 def _login(document: Any) -> str:
     login = document.get("login") if isinstance(document, Mapping) else None
     if not isinstance(login, str) or not login:
-        raise ValueError("login is no text")
+        raise ValueError("login is not text")
     return login
 
 
@@ -340,11 +340,11 @@ def _checked_url(url: str) -> str:
 
 def _checked_sha(sha: str, failed: str) -> str:
     if not _SHA.fullmatch(sha):
-        raise BadSetting(f"{failed}: that is no full commit id")
+        raise BadSetting(f"{failed}: that is not a full commit id")
     return sha
 
 
 def _segment(name: str, failed: str) -> str:
     if name in ("", ".", ".."):
-        raise BadSetting(f"{failed}: that is no name")
+        raise BadSetting(f"{failed}: that is not a name")
     return quote(name, safe="")

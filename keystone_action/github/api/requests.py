@@ -290,7 +290,7 @@ class ApiRequests:
             if name is not None:
                 document = document.get(name) if isinstance(document, dict) else None
             if not isinstance(document, list):
-                raise UnexpectedAnswer(f"{call.failed}: GitHub answered JSON that is no list")
+                raise UnexpectedAnswer(f"{call.failed}: GitHub answered JSON that is not a list")
             yield from document
             seen.add(query)
             following = next_query(answer.headers.get("link", ""))
@@ -324,7 +324,7 @@ class ApiRequests:
             target = urljoin(url, answer.headers.get("location", ""))
             scheme, host, _ = origin(target)
         except ValueError:
-            raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to what is no address") from None
+            raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to what is not an address") from None
         if not self._transport.is_ours(target):
             if not call.follows:
                 raise UnexpectedAnswer(f"{call.failed}: GitHub redirects to {host}, which is not followed")

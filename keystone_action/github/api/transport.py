@@ -257,7 +257,7 @@ def _read(path: Path, shown: str) -> str:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise BadSetting(f"the input ca-bundle names {shown!r}, which is no file", help=_HELP)
+                raise BadSetting(f"the input ca-bundle names {shown!r}, which is not a file", help=_HELP)
             content = file.read(MAX_BUNDLE + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no path"

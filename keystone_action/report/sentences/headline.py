@@ -93,7 +93,7 @@ def _passed_words(run: RunResult) -> str:
 
 
 def _why(run: RunResult, spec: SpecResult) -> str:
-    """spec: the first that decided, or any where none did, but something that is no spec's doing."""
+    """spec: the first that decided, or any where none did, but something that is not a spec's doing."""
     own = why_of_spec(spec).sentence if spec.verdict == run.verdict else ""
     return own or _error(run) or "nothing says why"
 

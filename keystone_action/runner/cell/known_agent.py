@@ -76,7 +76,7 @@ def _files(paths: Iterable[str], patterns: Sequence[str]) -> tuple[str, ...]:
 
 
 async def _ask(prepared: Prepared, agent: PresetAgent, program: str) -> str | None:
-    """None where it does not tell. What it leaves behind is no part of the cell."""
+    """None where it does not tell. What it leaves behind is not part of the cell."""
     from keystone_action.agents.presets.preset import load_preset
 
     preset, checks = load_preset(agent.type), prepared.checks

@@ -110,7 +110,7 @@ class KeptSetups:
 
 
 def _keep(keep: Callable[[Path], Details | None], folder: Path) -> Details | None:
-    """What can't be kept, for want of space for example, is no failure of the cell that made it."""
+    """What can't be kept, for want of space for example, is not a failure of the cell that made it."""
     details = None
     try:
         folder.mkdir(mode=0o700)
@@ -126,7 +126,7 @@ def _keep(keep: Callable[[Path], Details | None], folder: Path) -> Details | Non
 def fingerprint(workspace: Path, variables: Mapping[str, str], readable: Sequence[Path] = ()) -> str:
     """Equal for cells in which a command finds the same: variables, and what is in the workspace and in the directories
     that it can read besides (the agent's own code, the prompt): entries with modes and contents, and the commit. Where
-    the cell's directories lie is no difference. Raises HarnessError."""
+    the cell's directories lie is not a difference. Raises HarnessError."""
     digest = hashlib.sha256()
     for name, value in sorted(variables.items()):
         digest.update(repr((name, value.replace(str(workspace.parent), ""))).encode("utf-8", "surrogateescape"))

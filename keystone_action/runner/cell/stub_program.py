@@ -45,7 +45,7 @@ def stubbed(source: str, functions: list[str]) -> dict[str, Any]:
         tree = ast.fix_missing_locations(stubs.visit(ast.parse(source)))
         text = ast.unparse(tree) + "\n"
     except SyntaxError as error:
-        return {"problem": f"it is no Python (line {error.lineno}: {error.msg})"}
+        return {"problem": f"it is not Python (line {error.lineno}: {error.msg})"}
     except (ValueError, RecursionError, MemoryError):
         return {"problem": "it can't be read as Python"}
     return {"source": text, "missing": [name for name in functions if name not in stubs.found]}

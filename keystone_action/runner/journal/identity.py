@@ -78,7 +78,7 @@ class IdentityDifference:
 def identity_differences(before: Identity, after: Identity, purpose: Purpose) -> list[IdentityDifference]:
     """What keeps two parts from being parts of one run; nothing when they are.
 
-    A spec that has cells in one of them only is no difference: the facts about it are nowhere else to be compared with.
+    A spec that has cells in one of them only is not a difference: the facts about it are nowhere else to compare with.
     Which specs there are at all is a fact about the run.
     """
     found = list(_between(before.run, after.run, purpose))

@@ -142,7 +142,7 @@ class SqliteWrites:
 
 
 def _clean(name: str) -> str:
-    """Without what is no character: a file may name tables in any bytes."""
+    """Without what is not a character: a file may name tables in any bytes."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
