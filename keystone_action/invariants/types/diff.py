@@ -34,7 +34,7 @@ class Diff(Check):
 
     Lines are those of the unified diff. Of a file that it does not show (binary, above 1 MiB) every line counts as
     added, and as removed where there was one before. An agent that changes nothing passes. What git keeps in `.git` is
-    no part of it. Score 1 or 0.
+    not part of it. Score 1 or 0.
     """
 
     type_name: ClassVar[str] = "diff"
