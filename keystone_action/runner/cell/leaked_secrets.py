@@ -196,7 +196,7 @@ class _Stream:
         limit = TRANSCRIPT_LIMIT if transcript is not None else long.limit if long is not None else size
         size = size if transcript is not None or long is None else long.size
         if size > limit:
-            self.problem = f"{size:,} bytes, of which at most {limit:,} can be looked through"
+            self.problem = f"{size:,} bytes; at most {limit:,} can be looked through"
 
     def pieces(self) -> Iterator[bytes]:
         """Raises OSError."""
@@ -229,7 +229,7 @@ def _open_file(root: Path, path: str) -> Iterator[BinaryIO]:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > FILE_LIMIT:
-            raise PathProblem(f"{status.st_size:,} bytes, of which at most {FILE_LIMIT:,} can be looked through")
+            raise PathProblem(f"{status.st_size:,} bytes; at most {FILE_LIMIT:,} can be looked through")
         with open(descriptor, "rb", closefd=False) as file:
             yield file
     except OSError as error:
