@@ -100,9 +100,11 @@ def copy_tree(
 def copy_again(source: Path, destination: Path) -> None:
     """Copy what `copy_tree` copied, to a directory that exists. Raises HarnessError."""
     try:
-        copy_entries(source, destination)
+        copied = copy_entries(source, destination)
     except OSError as error:
         raise _copy_failed(source, error) from error
+    if copied.unreadable:
+        raise HarnessError(f"the workspace can't be copied: no permission to read {_list_of(copied.unreadable)}")
 
 
 def digest_tree(

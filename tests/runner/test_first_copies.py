@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -9,8 +10,10 @@ import pytest
 from support.touchstone import repository
 
 from keystone_action.errors import HarnessError
-from keystone_action.files.workspace import CopyReport, copy_again, copy_tree, snapshot
-from keystone_action.runner.cell.shared_copies import FirstCopies, FirstCopy
+from keystone_action.files.paths import PathUnreadable
+from keystone_action.files.workspace import CopyReport, Snapshot, copy_again, copy_tree, snapshot
+from keystone_action.runner.cell import shared_copies
+from keystone_action.runner.cell.shared_copies import IDLE_COPIES, FirstCopies, FirstCopy
 
 
 @pytest.fixture
@@ -27,7 +30,17 @@ def source(tmp_path: Path) -> Path:
 def first_copy(copies: FirstCopies, source: Path, workspace: Path, key: str = "spec") -> FirstCopy:
     """As a cell lays it out in its workspace."""
     workspace.mkdir(exist_ok=True)
-    return anyio.run(copies.lay_out, key, lambda place: copy_tree(source, place), workspace)
+    return anyio.run(laid_out, copies, key, lambda place: copy_tree(source, place), workspace)
+
+
+async def laid_out(copies: FirstCopies, key: str, copy: Callable[[Path], CopyReport], workspace: Path) -> FirstCopy:
+    async with copies.lay_out(key, copy, workspace) as first:
+        return first
+
+
+def left(place: Path) -> list[str]:
+    """The kinds of folders of first copies that lie there."""
+    return sorted(path.name.partition("-")[0] for path in place.iterdir() if path.name.startswith(("first-", "orig")))
 
 
 def test_cells_start_from_one_copy_whatever_becomes_of_the_checkout(tmp_path: Path, source: Path) -> None:
@@ -55,7 +68,7 @@ def test_cells_that_start_at_once_share_one_copy(tmp_path: Path, source: Path) -
             for number in range(8):
                 workspace = tmp_path / f"workspace-{number}"
                 workspace.mkdir()
-                group.start_soon(copies.lay_out, "spec", copy, workspace)
+                group.start_soon(laid_out, copies, "spec", copy, workspace)
 
     anyio.run(main)
     assert len(made) == 1
@@ -93,8 +106,40 @@ def test_what_can_not_be_copied_is_tried_again_by_the_next_cell(tmp_path: Path, 
         raise HarnessError("the disk is full")
 
     with pytest.raises(HarnessError):
-        anyio.run(copies.lay_out, "spec", broken, tmp_path)
+        anyio.run(laid_out, copies, "spec", broken, tmp_path)
+    assert left(tmp_path) == [], "a copy that failed takes no space"
     assert first_copy(copies, source, tmp_path / "workspace").is_still(snapshot(source))
+
+
+def test_copies_that_no_cell_uses_do_not_pile_up(tmp_path: Path, source: Path) -> None:
+    repository(source, {"b.txt": "b\n"})
+    copies = FirstCopies(tmp_path)
+
+    async def main() -> FirstCopy:
+        (tmp_path / "used").mkdir()
+        async with copies.lay_out("used", lambda place: copy_tree(source, place), tmp_path / "used") as first:
+            for number in range(IDLE_COPIES + 3):
+                workspace = tmp_path / f"workspace-{number}"
+                workspace.mkdir()
+                await laid_out(copies, f"spec {number}", lambda place: copy_tree(source, place), workspace)
+            assert first.is_still(snapshot(first.directory)), "what a cell uses stays"
+            assert left(tmp_path) == ["first"] * (IDLE_COPIES + 1) + ["originals"] * (IDLE_COPIES + 1)
+        return first
+
+    anyio.run(main)
+    assert left(tmp_path) == ["first"] * IDLE_COPIES + ["originals"] * IDLE_COPIES
+
+
+def test_a_workspace_with_too_many_entries_is_a_sentence(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(place: Path) -> Snapshot:
+        raise PathUnreadable("the workspace holds more than 2 entries")
+
+    monkeypatch.setattr(shared_copies, "snapshot", refused)
+    with pytest.raises(HarnessError, match="can't start from this workspace: the workspace holds more than 2 entries"):
+        first_copy(FirstCopies(tmp_path), source, tmp_path / "workspace")
+    assert left(tmp_path) == []
 
 
 def test_an_empty_workspace_has_no_originals(tmp_path: Path) -> None:

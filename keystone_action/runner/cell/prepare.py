@@ -23,6 +23,7 @@ from keystone_action.runner.cell.context import CheckSandboxes
 from keystone_action.runner.cell.recordings import why_without_history
 from keystone_action.runner.cell.running_cell import Expressions, RunningCell
 from keystone_action.runner.cell.sandbox_setup import AgentTask, OpenedSandbox, find_missing_programs, open_sandbox
+from keystone_action.runner.cell.shared_copies import FirstCopies, FirstCopy
 from keystone_action.runner.journal.entries import holds_results
 from keystone_action.runner.roots import make_readable
 from keystone_action.runner.started_run import run_shielded
@@ -33,7 +34,6 @@ from keystone_action.spec.models.agents import PresetAgent
 
 if TYPE_CHECKING:
     from keystone_action.files.snapshot import Snapshot
-    from keystone_action.runner.cell.shared_copies import FirstCopy
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
 
 
@@ -84,7 +84,7 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
         progress.note(*explain_unenforced(running.limits))
     images = _pull(running, stack)
     progress.enter("workspace")
-    first = await _copy_workspace(running)
+    first = await _copy_workspace(running, stack)
     code = await anyio.to_thread.run_sync(_lay_out_files, running)
     expressions = Expressions(_names(running, code), loaded.has_expressions)
     progress.enter("services")
@@ -161,14 +161,17 @@ def _copy(running: RunningCell) -> Callable[..., CopyReport]:
     )
 
 
-async def _copy_workspace(running: RunningCell) -> FirstCopy | None:
-    """What the workspace is a copy of now; None for a spec without one."""
+async def _copy_workspace(running: RunningCell, stack: AsyncExitStack) -> FirstCopy | None:
+    """What the workspace is a copy of now; None for a spec without one. Where nothing isolates agents, they reach
+    all that cells share, so each cell has a first copy of its own."""
     spec, loaded = running.spec, running.loaded
     if spec.workspace is None:
         return None
     copy = partial(_copy(running), loaded.code_path(spec.workspace), ignore=loaded.workspace_left_out)
     key = (spec.id, why_without_history(running.gateway))
-    first = await running.run.copies.workspaces.lay_out(key, copy, running.roots.workspace)
+    isolated = running.run.provider.isolation != ("none",)
+    copies = running.run.copies.workspaces if isolated else FirstCopies(running.roots.private)
+    first = await stack.enter_async_context(copies.lay_out(key, copy, running.roots.workspace))
     running.progress.note(*first.notices)
     return first
 

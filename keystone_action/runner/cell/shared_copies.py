@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import secrets
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -28,6 +29,8 @@ Made = TypeVar("Made")
 Details = TypeVar("Details")
 KEPT_AT_MOST = 8
 """Each takes the disk space of a cell. Cells that share one are planned one after the other."""
+IDLE_COPIES = 2
+"""First copies that are kept while no cell uses them: the next cell of a spec may not have begun yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,33 +169,65 @@ class FirstCopy:
         return not workspace.unreadable and dict(workspace) == dict(self.content)
 
 
+@dataclass(slots=True)
+class _SharedCopy:
+    copy: FirstCopy
+
+    readers: int = 0
+    """Cells that start from it or are still compared with it."""
+
+
 class FirstCopies:
     """The first copies of a run. place: a directory of ours alone."""
 
     def __init__(self, place: Path) -> None:
         self._place = place
-        self._made: dict[Hashable, FirstCopy] = {}
+        self._made: dict[Hashable, _SharedCopy] = {}
         self._locks: dict[Hashable, anyio.Lock] = {}
 
-    async def lay_out(self, key: Hashable, copy: Callable[[Path], CopyReport], workspace: Path) -> FirstCopy:
-        """Copy the first copy of this key to a workspace; the first cell that asks has it made, and others wait.
+    @asynccontextmanager
+    async def lay_out(
+        self, key: Hashable, copy: Callable[[Path], CopyReport], workspace: Path
+    ) -> AsyncIterator[FirstCopy]:
+        """Copy the first copy of this key to a workspace; the first cell that asks has it made, and others wait. It
+        stays at least until the block is left.
 
         copy: makes the directory. What it raises is that cell's error, and the next one tries again. Raises
         HarnessError.
         """
         async with self._locks.setdefault(key, anyio.Lock()):
-            if key not in self._made:
-                self._made[key] = await anyio.to_thread.run_sync(self._make, copy)
-        first = self._made[key]
-        await anyio.to_thread.run_sync(copy_again, first.directory, workspace)
-        return first
+            shared = self._made.pop(key, None) or _SharedCopy(await anyio.to_thread.run_sync(self._make, copy))
+            self._made[key] = shared  # the last: it was used last
+            shared.readers += 1
+        try:
+            await anyio.to_thread.run_sync(copy_again, shared.copy.directory, workspace)
+            yield shared.copy
+        finally:
+            shared.readers -= 1
+            with anyio.CancelScope(shield=True):
+                await self._remove_oldest()
+
+    async def _remove_oldest(self) -> None:
+        idle = [key for key, shared in self._made.items() if not shared.readers]
+        for key in idle[:-IDLE_COPIES]:
+            copy = self._made.pop(key).copy
+            for folder in {copy.directory, copy.originals or copy.directory}:
+                await anyio.to_thread.run_sync(partial(remove_tree, folder))
 
     def _make(self, copy: Callable[[Path], CopyReport]) -> FirstCopy:
-        directory = self._place / f"first-{secrets.token_hex(8)}"
-        report = copy(directory)
-        content = snapshot(directory)
-        has_git = any(path.rpartition("/")[2] == ".git" for path in content)
-        originals = directory if content else None
-        if has_git:
-            originals = keep_originals(directory, self._place / f"originals-{secrets.token_hex(8)}")
+        name = secrets.token_hex(8)
+        directory, kept = self._place / f"first-{name}", self._place / f"originals-{name}"
+        try:
+            report = copy(directory)
+            content = snapshot(directory)
+            has_git = any(path.rpartition("/")[2] == ".git" for path in content)
+            originals = directory if content else None
+            if has_git:
+                originals = keep_originals(directory, kept)
+        except BaseException as error:
+            for folder in (directory, kept):
+                remove_tree(folder)
+            if isinstance(error, PathUnreadable):
+                raise HarnessError(f"the agent can't start from this workspace: {error}") from error
+            raise
         return FirstCopy(directory, originals, content, report.notices)
