@@ -138,6 +138,14 @@ def test_a_cell_whose_time_its_agent_used_up_is_run_again_once(area: Path) -> No
     assert "it was in: agent" in cell["error"]
 
 
+@honest(FAMILY, HANGS)
+def test_an_agent_that_ends_within_the_cell_s_time_is_run_once(area: Path) -> None:
+    limits = {"agent": {"timeout": "10m"}, "resources": {"timeout": "1m"}}
+    called = attack(area, WRITES, {"made": MADE}, **RETRIES, **limits)
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"], cell["attempts"]) == (0, "pass", 1)
+
+
 @hostile(FAMILY, COVERED, held_by="a violated rule is a failure whatever broke")
 def test_a_rule_that_was_broken_is_a_failure_though_the_provider_failed(tmp_path: Path) -> None:
     forbidden = {"commands": ["rm -rf"]}
