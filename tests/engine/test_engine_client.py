@@ -193,7 +193,7 @@ def test_an_engine_that_speaks_no_tls() -> None:
 
 @pytest.mark.parametrize("address", ["engine", "tcp://", "ftp://x:1", "tcp://127.0.0.1:99999", "tcp://[::1", "fd://"])
 def test_what_is_no_address(address: str) -> None:
-    assert "no address of an engine" in refusal(address).message
+    assert "not the address of an engine" in refusal(address).message
 
 
 def test_ssh_is_refused_with_a_way_out() -> None:
