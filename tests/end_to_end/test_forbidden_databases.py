@@ -43,6 +43,18 @@ NET = "by comparison before and after the agent: net changes only"
 
 
 @pytest.mark.database
+@pytest.mark.parametrize(("allowed", "verdict"), [("orders", "fail"), ("*", "error")])
+def test_a_table_that_can_not_be_watched_hides_no_violation(tmp_path: Path, allowed: str, verdict: str) -> None:
+    unwatched = "CREATE TABLE computed (a int, b int GENERATED ALWAYS AS (a * 2) VIRTUAL)"
+    statements = ["INSERT INTO audit VALUES ('a')", unwatched]
+    called = run(tmp_path, with_database(tmp_path, statements, {"db_writes_outside": [allowed]}), {})
+    cell = called.cells[0]
+    assert cell["verdict"] == verdict, cell
+    assert "can't watch the table public.computed" in cell["reason"]
+    assert ("forbidden.db_writes_outside was violated: db: table public.audit" in cell["reason"]) is (verdict == "fail")
+
+
+@pytest.mark.database
 @pytest.mark.parametrize(
     ("statements", "allowed", "told"),
     [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,13 +15,27 @@ from keystone_action.evidence.audit import AuditLog, now, read_audit_log
 from keystone_action.evidence.secret_search import SecretSearch
 from keystone_action.evidence.writes import TableWrite
 from keystone_action.runner.cell.leaked_secrets import LeakSearch
-from keystone_action.runner.cell.seal import write_logs
+from keystone_action.runner.cell.seal import _settle_places, write_logs
 
 
 def test_a_database_that_can_t_be_watched_is_an_error() -> None:
     places = {"db": SimpleNamespace(database=object(), writes=None), "api": SimpleNamespace(database=None, writes=None)}
     with pytest.raises(HarnessError, match=r"forbidden\.x: what is written into db can't be seen"):
         write_logs(cast(Any, places), "forbidden.x")
+
+
+def test_a_service_that_broke_keeps_no_other_from_being_settled() -> None:
+    settled = []
+
+    def settle(name: str) -> None:
+        settled.append(name)
+        if name != "whole":
+            raise ServiceError(f"service {name} broke")
+
+    places = {name: SimpleNamespace(settle=partial(settle, name)) for name in ("first", "second", "whole")}
+    with pytest.raises(ServiceError, match="service first broke"):
+        _settle_places(cast(Any, places))
+    assert settled == ["first", "second", "whole"]
 
 
 @pytest.mark.parametrize("line", [b"no JSON\n", b"{}\n", b"[1]\n", b'{"ts": "x"'])

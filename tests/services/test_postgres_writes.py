@@ -9,7 +9,7 @@ from typing import Any, cast
 import psycopg
 import pytest
 from support.databases import PostgresCell, PostgresForTests
-from support.written import FIXTURE, WAYS, log, work, written
+from support.written import FIXTURE, WAYS, log, told, work, written
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.postgres.embedded_server import EmbeddedServer
@@ -375,10 +375,43 @@ def test_a_table_that_can_not_be_watched_is_an_error_of_ours(watched_postgres: P
     with pytest.raises(ServiceError, match=r"can't watch the table public.computed: .*no primary key"):
         start(watched_postgres, VIRTUAL.format(key=""))
     cell = start(watched_postgres)
-    work(cell, [VIRTUAL.format(key="")])
+    work(cell, ["DELETE FROM notes", VIRTUAL.format(key=""), "INSERT INTO computed VALUES (1, DEFAULT, 'secret')"])
     with pytest.raises(ServiceError, match=r"can't watch the table public.computed: .*no primary key"):
         cell.place.settle()
+    assert cell.place.writes is not None
+    assert told(cell.place.writes.writes()) == {
+        log("public.notes", "delete", 3),
+        log("public.computed", "create"),
+        log("public.computed", "insert", 1),
+    }
+    assert ("public.computed", "secret") in list(cell.place.writes.texts())
     cell.close()
+
+
+IDENTITIES = (
+    ("ALTER TABLE users REPLICA IDENTITY FULL", "f"),
+    ("ALTER TABLE users REPLICA IDENTITY FULL; ALTER TABLE users REPLICA IDENTITY DEFAULT", "d"),
+    ("ALTER TABLE users REPLICA IDENTITY NOTHING", "n"),
+    ("ALTER TABLE users ADD more int; ALTER TABLE notes REPLICA IDENTITY FULL", "d"),
+    ("ALTER TABLE users REPLICA IDENTITY USING INDEX users_pkey", "i"),
+    ('ALTER TABLE IF EXISTS public."users" ADD more int, replica  identity full', "f"),
+    ("DO $$ BEGIN EXECUTE 'ALTER TABLE ' || 'users REPLICA IDENTITY ' || 'FULL'; END $$", "f"),
+    ("ALTER TABLE users REPLICA IDENTITY FULL; ALTER TABLE users ADD more int", "f"),
+    ("BEGIN; ALTER TABLE users REPLICA IDENTITY FULL; ROLLBACK", "d"),
+    ("DROP TABLE users CASCADE; CREATE TABLE users (id int); ALTER TABLE users REPLICA IDENTITY FULL", "f"),
+    (VIRTUAL.format(key="PRIMARY KEY") + "DROP TABLE users CASCADE; ALTER TABLE computed RENAME TO users", "d"),
+    ("ALTER TABLE users ADD b int GENERATED ALWAYS AS (id) VIRTUAL, REPLICA IDENTITY NOTHING", "n"),
+)
+
+
+@pytest.mark.parametrize(("statements", "expected"), IDENTITIES)
+def test_the_replica_identity_that_an_agent_sets_stays(watched: PostgresCell, statements: str, expected: str) -> None:
+    with watched.agent() as agent:
+        agent.execute(statements.encode())
+    assert work(watched, ["UPDATE notes SET text = 'x'"]) == ["UPDATE 3 3"]
+    watched.place.settle()
+    asked = "SELECT relreplident::text FROM pg_class WHERE oid = 'public.users'::regclass"
+    assert [tuple(row) for row in watched.query(asked, redefined=True).rows] == [(expected,)]
 
 
 def test_stored_generated_columns_go_on(watched_postgres: PostgresForTests) -> None:

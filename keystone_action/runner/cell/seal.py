@@ -86,8 +86,15 @@ async def _settle(prepared: Prepared, run: AgentRun) -> tuple[AgentRun, Keystone
 
 
 def _settle_places(places: Mapping[str, Place]) -> None:
+    """All of them, whichever breaks: another may know of a violation. Raises what the first one raised."""
+    problem: KeystoneError | None = None
     for place in places.values():
-        place.settle()
+        try:
+            place.settle()
+        except KeystoneError as error:
+            problem = problem or error
+    if problem is not None:
+        raise problem
 
 
 def _look(prepared: Prepared, run: AgentRun, broken: KeystoneError | None) -> Evidence:

@@ -71,7 +71,11 @@ END $body$;
 
 CREATE FUNCTION {schema}.note() RETURNS event_trigger
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $body$
+DECLARE
+    statements text;
 BEGIN
+    GET DIAGNOSTICS statements = PG_CONTEXT;
+    statements := current_query() || ';' || statements;
     INSERT INTO {schema}.log (tag, kind, class, object, name, of_table, is_logged)
     SELECT d.command_tag, d.object_type, d.classid, d.objid,
            COALESCE((SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -86,7 +90,7 @@ BEGIN
            CROSS JOIN LATERAL (SELECT {schema}.table_of(d.classid, d.objid) AS of_table OFFSET 0) t
      WHERE d.schema_name IS DISTINCT FROM 'pg_temp' AND NOT d.in_extension
        AND d.command_tag <> ALL ({no_writes}::text[]) AND COALESCE(t.of_table, '') NOT LIKE 'pg\_temp%';
-    PERFORM {schema}.identify(d.objid) FROM pg_event_trigger_ddl_commands() d
+    PERFORM {schema}.identify(d.objid, statements) FROM pg_event_trigger_ddl_commands() d
       WHERE d.object_type = 'table' AND d.schema_name IS DISTINCT FROM 'pg_temp';
 END $body$;
 
@@ -116,23 +120,38 @@ CREATE EVENT TRIGGER {drops} ON sql_drop EXECUTE PROCEDURE {schema}.note_drop();
 # what `ALTER TABLE … REPLICA IDENTITY FULL` does, but without locks and without event triggers of its own. With columns
 # that are computed when they are read (virtual ones, since PostgreSQL 18) it is not possible: such a table needs a
 # primary key.
+#
+# `was` is what the table has without us, by its last entry. Where a table no longer has what we gave it (`given`), the
+# agent set that itself. FULL, which it has anyhow, is known by the words of the statement, or of the one that calls it.
 _IDENTIFY = """
-CREATE TABLE {schema}.identities (relation oid, was "char");
-CREATE FUNCTION {schema}.identify(changed oid) RETURNS void LANGUAGE plpgsql AS $body$
+CREATE TABLE {schema}.identities (
+    relation oid, number bigint GENERATED ALWAYS AS IDENTITY, was "char", given "char", PRIMARY KEY (relation, number));
+CREATE FUNCTION {schema}.identify(changed oid, statements text) RETURNS void LANGUAGE plpgsql AS $body$
 DECLARE
     wanted "char" := 'f';
+    own "char";
+    its record;
+    known record;
 BEGIN
-    PERFORM FROM pg_class WHERE oid = changed AND relkind = 'r';
+    SELECT relreplident, regexp_replace(relname, '[^[:alnum:]_]', '.', 'g') AS name INTO its
+      FROM pg_class WHERE oid = changed AND relkind = 'r';
     IF NOT FOUND THEN
         RETURN;
     END IF;
     {virtual}
+    SELECT was, given INTO known FROM {schema}.identities WHERE relation = changed ORDER BY number DESC LIMIT 1;
+    own := CASE WHEN its.relreplident IS DISTINCT FROM known.given THEN its.relreplident
+                WHEN length(statements) < 100000 AND statements ~* ('(^|[^[:alnum:]_])' || its.name
+                     || '[^[:alnum:]_;][^;]*replica[[:space:]]+identity[[:space:]]+full') THEN 'f'
+                ELSE known.was END;
+    IF own IS DISTINCT FROM known.was OR wanted IS DISTINCT FROM known.given THEN
+        INSERT INTO {schema}.identities (relation, was, given) VALUES (changed, own, wanted);
+    END IF;
     UPDATE pg_class SET relreplident = wanted WHERE oid = changed AND relreplident <> wanted;
 END $body$;
-INSERT INTO {schema}.identities SELECT c.oid, c.relreplident FROM pg_class c JOIN pg_namespace n
+SELECT {schema}.identify(c.oid, '') FROM pg_class c JOIN pg_namespace n
     ON n.oid = c.relnamespace WHERE c.relkind = 'r' AND n.nspname !~ '^pg_'
-    AND n.nspname <> 'information_schema';
-SELECT {schema}.identify(relation) FROM {schema}.identities;
+    AND n.nspname NOT IN ('information_schema', '{schema}');
 CREATE PUBLICATION {schema} FOR ALL TABLES{options};
 """
 _UNLESS_VIRTUAL = """
@@ -148,9 +167,9 @@ _UNLESS_VIRTUAL = """
 """
 _SINCE_VIRTUAL_COLUMNS = 180000
 _RESTORE = """
-UPDATE pg_class c SET relreplident = COALESCE((SELECT i.was FROM {schema}.identities i WHERE i.relation = c.oid), 'd')
-  FROM pg_namespace n WHERE n.oid = c.relnamespace AND c.relkind = 'r' AND c.relreplident = 'f'
-   AND n.nspname !~ '^pg_' AND n.nspname NOT IN ('information_schema', '{schema}');
+UPDATE pg_class c SET relreplident = i.was
+  FROM (SELECT DISTINCT ON (relation) relation, was FROM {schema}.identities ORDER BY relation, number DESC) i
+ WHERE c.oid = i.relation AND c.relreplident <> i.was;
 DROP PUBLICATION {schema};
 """
 _REMOVE = "DROP EVENT TRIGGER {schema}; DROP EVENT TRIGGER {drops}; DROP SCHEMA {schema} CASCADE;"

@@ -124,7 +124,8 @@ class PostgresWrites:
 
     def end(self) -> None:
         """The agent's sessions are over: find what it wrote, and leave its database as it would be without us. Raises
-        psycopg.Error, ServiceError."""
+        psycopg.Error; ServiceError, also where the agent made a table that can't be watched: what is known by then is
+        told by `writes` and `texts` all the same."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -139,7 +140,6 @@ class PostgresWrites:
             now = definition_log.read_objects(admin)
             writes = comparison.objects_written(admin, before.objects, self.service)
             definition_log.remove(admin, self._schema)
-        self._refuse_unwatched(entries)
         found = definition_log.definitions_written(entries, before.definitions, now, self.service)
         if state != before.state:
             table = self.cell.database
@@ -159,6 +159,7 @@ class PostgresWrites:
         partitions = definition_log.row_names(entries, before.definitions)
         without_log = unlogged if compares else None
         self._seen = _Seen(until, partitions, [*found, *writes], before.objects, without_log, before.texts)
+        self._refuse_unwatched(entries)
 
     def close(self) -> None:
         """The server need not keep its log for this any more. Raises psycopg.Error."""
@@ -248,7 +249,7 @@ class PostgresWrites:
             if entry.tag == definition_log.UNWATCHED:
                 raise self.failure(
                     f"can't watch the table {entry.name}: it has a virtual generated column and no primary key; give it"
-                    " a key, make the column STORED, or use an image of PostgreSQL"
+                    " a key, or make the column STORED"
                 )
 
     def _state(self) -> tuple[Any, ...]:
