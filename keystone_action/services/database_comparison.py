@@ -6,7 +6,7 @@ Of definitions hashes are kept, and of each table a file with a hash of every ro
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,10 @@ from keystone_action.services.compared_rows import added_at_once, digest, keep_d
 from keystone_action.services.service import one_line
 
 NET_CHANGES = "it compares what stood before the agent with what stands after it: what was undone again is not seen"
+
+
+class TableUnreadableError(RuntimeError):
+    """The database is there and says that a table's rows can't be read, because of what was done to the table."""
 
 
 class DatabaseObject(NamedTuple):
@@ -42,7 +46,8 @@ class DatabaseView(Protocol):
         """Raises ServiceError where something stands there into which an agent could write unseen."""
 
     def rows(self, table: DatabaseObject) -> Iterator[bytes]:
-        """Each of its rows, equal ones as often as they are there. Not all are in memory."""
+        """Each of its rows, equal ones as often as they are there. Not all are in memory.
+        Raises TableUnreadableError."""
 
     def text_of(self, table: DatabaseObject, row: bytes) -> str:
         """The values of a row of the table whose rows are being read."""
@@ -60,6 +65,8 @@ class _Kept:
     """The hashes of each table's rows."""
     counts: Mapping[DatabaseObject, int]
     """How many rows each table has."""
+    unreadable: Collection[DatabaseObject]
+    """Tables whose rows can't be read."""
 
 
 @dataclass
@@ -77,6 +84,7 @@ class ComparedDatabase:
     _before: _Kept | None = None
     _writes: tuple[TableWrite, ...] | None = None
     _added: dict[DatabaseObject, Path] = field(default_factory=dict)
+    _unreadable_tables: Collection[DatabaseObject] = ()
 
     def seal(self) -> None:
         """What stands now stood before the agent. Blocking. Raises ServiceError."""
@@ -85,6 +93,7 @@ class ComparedDatabase:
     def settle(self) -> None:
         """What stands now is what the agent left. Blocking. Raises ServiceError."""
         after = self._keep()
+        self._unreadable_tables = after.unreadable
         if self._before is None:
             raise ServiceError(f"service {self.service}: what stood in it before the agent was never looked at")
         try:
@@ -101,6 +110,9 @@ class ComparedDatabase:
     def texts(self) -> Iterator[tuple[str, str]]:
         """See WriteLog. Reads the tables with new rows once more; to be called before anything else writes there."""
         self.writes()
+        if self._unreadable_tables:
+            names = ", ".join(sorted(one.name for one in self._unreadable_tables))
+            raise ServiceError(f"service {self.service}: the agent made the rows of {names} unreadable")
         try:
             for one, path in self._added.items():
                 for wanted in added_at_once(str(path)):
@@ -129,8 +141,15 @@ class ComparedDatabase:
                 columns = {one: digest(_encode(text), self._key) for one, text in view.tables().items()}
                 self.directory.mkdir(mode=0o700, exist_ok=True)
                 files = {one: self._new_file() for one in columns}
-                counts = {one: keep_digests(view.rows(one), str(files[one]), self._key) for one in columns}
-            return _Kept(definitions, columns, files, counts)
+                counts, unreadable = dict[DatabaseObject, int](), set[DatabaseObject]()
+                for one, file in files.items():
+                    try:
+                        counts[one] = keep_digests(view.rows(one), str(file), self._key)
+                    except TableUnreadableError:
+                        if before:
+                            raise
+                        unreadable.add(one)
+            return _Kept(definitions, columns, files, counts, unreadable)
         except self.errors as error:
             raise self._unreadable(error) from None
 
@@ -143,7 +162,9 @@ class ComparedDatabase:
                 continue  # it came, or went, with its table
             if was != now:
                 yield self._write(one, "create" if was is None else "drop" if now is None else "alter", None)
-            if one in after.columns:
+            if one in after.unreadable:
+                yield self._write(one, "change", None)  # it could be read before the agent, or the agent made it
+            elif one in after.columns:
                 yield from self._row_writes(one, before, after)
             elif one in before.columns and was == now:
                 # Its rows are no longer looked at, though it is what it was: a sequence that numbers other rows now.

@@ -146,6 +146,19 @@ WAYS = {
         {("m", "insert", 1), ("old", "insert", 1)},
         {("old", "insert", 1)},
     ),
+    "a merge table without its part": Way(
+        "CREATE TABLE m (value int) ENGINE=MERGE UNION=(old); DROP TABLE old",
+        {("m", "create", None), ("old", "drop", None)},
+    ),
+    "a discarded tablespace": Way(
+        "INSERT INTO plain VALUES (5); ALTER TABLE plain DISCARD TABLESPACE",
+        {("plain", "insert", 1), ("plain", "change", None)},
+        {("plain", "change", None)},
+    ),
+    "a library": Way(
+        "CREATE LIBRARY l LANGUAGE JAVASCRIPT AS 'export function one() { return 1 }'", {("l", "create", None)},
+        only=(LOG, NO_LOG),
+    ),
     "a partition": Way("ALTER TABLE parts TRUNCATE PARTITION p0", {("parts", "delete", 1)}),
     "partitions": Way("UPDATE parts SET id = id + 10", {("parts", "update", 2)}, {("parts", "change", 2)}),
     "exchanged": Way(

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.services.database_comparison import DatabaseObject, DatabaseView
+from keystone_action.services.database_comparison import DatabaseObject, DatabaseView, TableUnreadableError
 from keystone_action.services.mysql.reader import OWN_ENGINES, SYSTEM
 from keystone_action.services.mysql.server import quote_name
 
@@ -26,12 +26,17 @@ _ENCODINGS = {
 }  # fmt: skip
 """Those that Python calls otherwise."""
 _OTHERS = (
-    ("triggers", "EVENT_OBJECT_TABLE", "trigger", " ORDER BY trigger_name"),
-    ("routines", "ROUTINE_NAME", "ROUTINE_TYPE", ""),
-    ("parameters", "SPECIFIC_NAME", "ROUTINE_TYPE", " ORDER BY specific_name, routine_type, ordinal_position"),
-    ("events", "EVENT_NAME", "event", ""),
+    ("triggers", "trigger_schema", "EVENT_OBJECT_TABLE", "trigger", "trigger_name"),
+    ("routines", "routine_schema", "ROUTINE_NAME", "ROUTINE_TYPE", "routine_name"),
+    ("parameters", "specific_schema", "SPECIFIC_NAME", "ROUTINE_TYPE", "specific_name, routine_type, ordinal_position"),
+    ("events", "event_schema", "EVENT_NAME", "event", "event_name"),
+    ("libraries", "library_schema", "LIBRARY_NAME", "library", "library_name"),
+    ("routine_libraries", "routine_schema", "ROUTINE_NAME", "ROUTINE_TYPE", "library_schema, library_name"),
 )
-"""Where to look, the columns with the name and with what it is, and in which order."""
+"""Where to look if the server has it, the columns with the schema, the name and what it is, and in which order."""
+_UNREADABLE = frozenset({1168, 1812, 1814})
+"""What a server says of a table that somebody made unreadable: parts of a MERGE table that are not there or are
+otherwise, a tablespace that is missing, or that was discarded."""
 _READ_SECONDS = 300
 """For a server that hangs: rows come as they are found."""
 
@@ -106,21 +111,27 @@ class MysqlView:
     def rows(self, table: DatabaseObject) -> Iterator[bytes]:
         """See DatabaseView. As the server sends them."""
         from pymysql.cursors import SSCursor
+        from pymysql.err import MySQLError
 
         schema, name, columns = self._sources[table]
         selected = ", ".join(column for column, _ in columns) or "1"
         self._encodings = [encoding for _, encoding in columns] or [""]
         history = " FOR SYSTEM_TIME ALL" if self._is_versioned(schema, name) else ""
-        connection = self._connection
+        connection, result = self._connection, None
         cursor = connection.cursor(SSCursor)
-        cursor.execute(f"SELECT {selected} FROM {quote_name(schema)}.{quote_name(name)}{history}")  # noqa: S608 - quoted
-        result = cursor._result
         try:
+            cursor.execute(f"SELECT {selected} FROM {quote_name(schema)}.{quote_name(name)}{history}")  # noqa: S608 - quoted
+            result = cursor._result
             # Not by the cursor: it would make values of them.
             while not result._check_packet_is_eof(packet := connection._read_packet()):
                 yield packet.get_all_data()
+        except MySQLError as error:
+            if error.args[0] in _UNREADABLE:
+                raise TableUnreadableError(str(error)) from None
+            raise
         finally:
-            result.unbuffered_active = False
+            if result is not None:
+                result.unbuffered_active = False
 
     def text_of(self, table: DatabaseObject, row: bytes) -> str:  # noqa: ARG002
         """See DatabaseView."""
@@ -136,9 +147,16 @@ class MysqlView:
         if kind == "view":
             # SHOW CREATE VIEW would need more rights; of a view that is broken it says nothing.
             return self._described("views", "table_schema", schema, "table_name", name)
+        from pymysql.err import MySQLError
+
         with self._connection.cursor() as cursor:
             what = "SEQUENCE" if kind == "sequence" else "TABLE"
-            cursor.execute(f"SHOW CREATE {what} {quote_name(schema)}.{quote_name(name)}")
+            try:
+                cursor.execute(f"SHOW CREATE {what} {quote_name(schema)}.{quote_name(name)}")
+            except MySQLError as error:
+                if error.args[0] in _UNREADABLE:
+                    return f"unreadable: {error.args[0]}"
+                raise
             text = _text(cursor.fetchone()[1])
         return text if kind == "sequence" else _AUTO_INCREMENT.sub(r"\1", text, count=1)
 
@@ -147,9 +165,12 @@ class MysqlView:
 
     def _others_of(self, schema: str) -> Iterator[tuple[str, str, str]]:
         """What is in a database besides tables: what it is, its name, what it is made of."""
-        for view, name_column, kind_column, order in _OTHERS:
-            prefix = view.removesuffix("s") if view != "parameters" else "specific"
-            query = f"SELECT * FROM information_schema.{view} WHERE {prefix}_schema = %s{order}"  # noqa: S608 - ours
+        query = "SELECT LOWER(table_name) FROM information_schema.tables WHERE table_schema = %s"
+        there = {name for (name,) in self._rows(query, "information_schema")}
+        for view, schema_column, name_column, kind_column, order in _OTHERS:
+            if view not in there:
+                continue
+            query = f"SELECT * FROM information_schema.{view} WHERE {schema_column} = %s ORDER BY {order}"  # noqa: S608 - ours
             for one in self._described_rows(query, schema):
                 what = one.get(kind_column, kind_column).lower()
                 yield what, one[name_column], _said(one)

@@ -7,6 +7,7 @@ truncated, of a foreign key's cascade), are told by what stood before the agent 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -56,6 +57,22 @@ _COMPARED = (
 _OWN_DATABASE = "temporary tables, and the password of the agent's own user, are not looked at"
 _Key = tuple[str, str]
 """A table, and what was done to it."""
+_GAP = r"(?:\s|--(?=\s)[^\n]*+|#[^\n]*+|/\*!\d*+|\*/|/\*(?!!).*?\*/)"
+"""Between words. What stands in `/*!50001 … */` is executed."""
+_NAME = r"(?:`[^`]*+`|'[^']*+'|\"[^\"]*+\"|[\w.$%-]++)"
+_OPTION = (
+    r"(?:OR|REPLACE|TEMPORARY|AGGREGATE|UNIQUE|FULLTEXT|SPATIAL)\b"
+    rf"|(?:ALGORITHM|DEFINER|SQL{_GAP}++SECURITY)\b{_GAP}*+=?{_GAP}*+{_NAME}(?:{_GAP}*+@{_GAP}*+{_NAME})?+(?:\(\))?+"
+)
+"""Before the word for what is defined."""
+_KNOWN = re.compile(
+    rf"{_GAP}*+(?:(?:TRUNCATE|RENAME|GRANT|REVOKE|SET|ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|DELETE"
+    r"|BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|XA)\b"
+    rf"|(?:CREATE|ALTER|DROP)\b(?:{_GAP}|{_OPTION})*+"
+    r"(?:TABLE|VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT|LIBRARY|INDEX|DATABASE|SCHEMA|USER|ROLE)\b)",
+    re.IGNORECASE | re.DOTALL,
+)
+"""How a statement begins that does nothing which a comparison does not see. Servers yet to come may have others."""
 
 
 class MysqlWrites:
@@ -71,6 +88,7 @@ class MysqlWrites:
         self._no_log = "it was not looked at yet"
         self._start: LogPosition | None = None
         self._logged: LoggedWrites | None = None
+        self._is_compared = False
 
     @property
     def not_seen(self) -> Sequence[str]:
@@ -81,7 +99,7 @@ class MysqlWrites:
 
     def seal(self) -> None:
         """What stands now stood before the agent. Blocking. Raises ServiceError."""
-        self._start = self._logged = None
+        self._start, self._logged, self._is_compared = None, None, False
         self._compared.seal()
         with self._server() as server:
             self._no_log = server.why_no_log()
@@ -89,8 +107,8 @@ class MysqlWrites:
                 self._start = server.log_end()
 
     def settle(self) -> None:
-        """What stands now is what the agent left: no session of it is there. Blocking. Raises ServiceError."""
-        self._compared.settle()
+        """What stands now is what the agent left: no session of it is there. Blocking. Raises ServiceError; what the
+        log has can be told all the same."""
         if self._start is not None:
             with self._server() as server:
                 self._logged = LoggedWrites(
@@ -102,10 +120,15 @@ class MysqlWrites:
                     self._start,
                     server.log_end(),
                 )
+        self._compared.settle()
+        self._is_compared = True
 
     def writes(self) -> Sequence[TableWrite]:
-        """See WriteLog. Of a table whose rows are in the log, what the comparison says of its rows is left out."""
+        """See WriteLog. Of a table whose rows are in the log, what the comparison says of its rows is left out. Where
+        the comparison failed, as `settle` said, what the log has: that is certain."""
         logged = self._logged.writes() if self._logged is not None else []
+        if self._logged is not None and not self._is_compared:
+            return logged
         tables = {one.table for one in logged}
         compared = self._compared.writes()
         return [*logged, *(one for one in compared if one.rows is None or one.table not in tables)]
@@ -196,6 +219,7 @@ class LoggedWrites:
     start: LogPosition
     end: LogPosition
     _found: dict[_Key, tuple[int, str]] = field(default_factory=dict)
+    """How many rows, and since when; 0 rows where that is not known."""
     _undone: list[tuple[LogPosition, LogPosition]] = field(default_factory=list)
     _prepared: dict[str, tuple[_Transaction, LogPosition]] = field(default_factory=dict)
     _tables: dict[int, LoggedTable] = field(default_factory=dict)
@@ -208,7 +232,7 @@ class LoggedWrites:
                 self._read()
             self._is_read = True
         return [
-            TableWrite(self.service, table, operation, rows, "log", ts)
+            TableWrite(self.service, table, operation, rows or None, "log", ts, "table" if rows else "database")
             for (table, operation), (rows, ts) in self._found.items()
         ]
 
@@ -235,10 +259,14 @@ class LoggedWrites:
                     yield f"{self.shown}.{table.name}", text
         elif event.kind == QUERY:
             schema, statement = read_statement(event.body)
-            if schema == self.database or self.database.encode() in statement:
+            if self._is_ours(schema, statement):
                 # In which character set a client wrote it is not said: a secret may stand in either.
                 for encoding in ("utf-8", "latin1"):
                     yield f"{DEFINITION}something in {self.shown}", decode(statement, encoding)
+
+    def _is_ours(self, schema: str, statement: bytes) -> bool:
+        """Whether a statement may be about this database. schema: the session's."""
+        return schema == self.database or self.database.encode().lower() in statement.lower()
 
     def _read(self) -> None:
         self._found, self._undone, self._prepared = {}, [], {}
@@ -280,9 +308,13 @@ class LoggedWrites:
         return None
 
     def _after_statement(self, event: LogEvent, transaction: _Transaction | None, ts: str) -> _Transaction | None:
-        """The transaction that goes on after a statement. What a statement defines is told by comparison."""
+        """The transaction that goes on after a statement. What a statement defines is told by comparison; one of a kind
+        that we do not know may have changed anything."""
         schema, statement = read_statement(event.body)
-        first, _, rest = statement.decode("utf-8", "backslashreplace").partition(" ")
+        text = statement.decode("utf-8", "backslashreplace")
+        if self._is_ours(schema, statement) and not _KNOWN.match(text):
+            self._found.setdefault((f"{self.shown}.*", "change"), (0, ts))
+        first, _, rest = text.partition(" ")
         if statement == b"BEGIN" or (first == "XA" and rest.startswith("START ")):
             return _Transaction(event.start, ts)
         if transaction is None:
