@@ -138,7 +138,7 @@ def test_files_are_read_when_the_service_is_made_and_are_no_templates(tmp_path):
     [
         ({"path": "/a", "file": "gone.json"}, "gone.json can't be read"),
         ({"path": "/a", "headers": {"Content-Length": "3"}}, "set by the mock itself"),
-        ({"path": "/a", "headers": {"a b": "3"}}, "no name of a header"),
+        ({"path": "/a", "headers": {"a b": "3"}}, "not a name for a header"),
         ({"path": "/a", "response": "{{ request.path"}, "can't be read"),
         ({"path": "/a", "json": {"id": "{{ request. }}"}}, "can't be read"),
     ],
