@@ -152,6 +152,9 @@ class CaseReader:
         if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value <= above:
             self.problem(of.node, f"{of.name}: expected a number above {above:g}", found=show_value(value))
             return default
+        if value >= 10**9:
+            self.problem(of.node, f"{of.name}: expected a number below 1,000,000,000", found=show_value(value))
+            return default
         return float(value)
 
     def choice(self, of: CaseField | None, words: Collection[str], default: str) -> str:
