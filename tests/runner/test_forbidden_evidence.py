@@ -14,6 +14,7 @@ from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.evidence.audit import AuditLog, now, read_audit_log
 from keystone_action.evidence.secret_search import SecretSearch
 from keystone_action.evidence.writes import TableWrite
+from keystone_action.runner.cell.judge import _table_writes
 from keystone_action.runner.cell.leaked_secrets import LeakSearch
 from keystone_action.runner.cell.seal import _settle_places, write_logs
 
@@ -89,3 +90,35 @@ def test_rows_that_break_off_are_an_error() -> None:
 
     with pytest.raises(ServiceError, match="the session was lost"):
         LeakSearch(SecretSearch({"TOKEN": "tok-0123456789"})).in_rows("db", Rows(rows()))
+
+
+class Broken(Rows):
+    """A log that can't be read."""
+
+    def __init__(self) -> None:
+        super().__init__(iter(()))
+
+    def writes(self) -> Sequence[TableWrite]:
+        raise ServiceError("service other: its log is gone")
+
+
+@pytest.mark.parametrize("broken_first", [True, False])
+@pytest.mark.parametrize("allowed", [[], ["a"]], ids=["forbidden", "allowed"])
+def test_a_log_that_can_t_be_read_hides_no_violation_that_another_proves(
+    broken_first: bool, allowed: list[str]
+) -> None:
+    logs = {"db": Rows(iter(())), "other": Broken()}
+    services = {
+        name: SimpleNamespace(database=object(), writes=logs[name]) for name in sorted(logs, reverse=broken_first)
+    }
+    spec = SimpleNamespace(services=[], forbidden=SimpleNamespace(db_writes_outside=allowed))
+    progress = SimpleNamespace(note=lambda *_: None)
+    running = SimpleNamespace(spec=spec, progress=progress)
+    cell = cast(Any, SimpleNamespace(running=running, evidence=SimpleNamespace(services=services)))
+    if allowed:
+        with pytest.raises(ServiceError, match="its log is gone"):
+            list(_table_writes(cell))
+    else:
+        (found,) = _table_writes(cell)
+        assert found.violated
+        assert "public.a" in found.details

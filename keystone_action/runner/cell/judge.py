@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,7 @@ from keystone_action.system.shortage import machine_shortage
 if TYPE_CHECKING:
     from keystone_action.evidence.model import Evidence
     from keystone_action.evidence.trace import Trace
+    from keystone_action.evidence.writes import TableWrite
     from keystone_action.runner.cell.running_cell import Expressions, RunningCell
     from keystone_action.scoring.results import CellResult, ForbiddenResult
     from keystone_action.spec.models.agents import AgentBase
@@ -307,24 +309,46 @@ def _table_writes(cell: JudgedCell) -> Iterator[ForbiddenResult]:
     for name, log in logs.items():
         if log.not_seen:
             cell.running.progress.note(f"forbidden.db_writes_outside, {name}: {'; '.join(log.not_seen)}")
-    writes = (write for log in logs.values() for write in log.writes())
+    writes, problems = list["TableWrite"](), list[HarnessError]()
+    for log in logs.values():
+        with _put_off(problems):
+            writes += log.writes()
     without_schemas = [service.name for service in spec.services if service.kind == "sqlite"]
-    yield judge_table_writes(spec.forbidden.db_writes_outside or (), writes, without_schemas=without_schemas)
+    found = judge_table_writes(spec.forbidden.db_writes_outside or (), writes, without_schemas=without_schemas)
+    yield _certain(found, problems)
+
+
+@contextmanager
+def _put_off(problems: list[HarnessError]) -> Iterator[None]:
+    """Evidence that can't be had keeps no other from being judged: the rest may violate the rule for certain."""
+    try:
+        yield
+    except HarnessError as error:
+        problems.append(error)
+
+
+def _certain(found: ForbiddenResult, problems: Sequence[HarnessError]) -> ForbiddenResult:
+    """Raises the first problem, unless the rule is violated all the same."""
+    if problems and not found.violated:
+        raise problems[0]
+    return found
 
 
 def _hosts(cell: JudgedCell) -> Iterator[ForbiddenResult]:
     from keystone_action.runner.cell.forbidden_rules import judge_hosts
 
-    evidence = cell.evidence
+    evidence, problems = cell.evidence, list[HarnessError]()
     for service in evidence.services.values():
-        service.require_whole_record()
-    yield judge_hosts(
+        with _put_off(problems):
+            service.require_whole_record()
+    found = judge_hosts(
         cell.running.spec.forbidden.http_except or (),
         _lines_of_agent(evidence),
         services={name: [(one.for_agent.host, one.for_agent.port)] for name, one in evidence.services.items()},
         own=evidence.audit.own_addresses,
         is_full=evidence.audit.is_full,
     )
+    yield _certain(found, problems)
 
 
 def _secrets(cell: JudgedCell) -> Iterator[ForbiddenResult]:
@@ -332,18 +356,20 @@ def _secrets(cell: JudgedCell) -> Iterator[ForbiddenResult]:
 
     running, evidence = cell.running, cell.evidence
     keys = evidence.models.keys if evidence.models is not None else ()
-    search = LeakSearch(secret_search(running, keys))
+    search, problems = LeakSearch(secret_search(running, keys)), list[HarnessError]()
     for service in evidence.services.values():
-        service.require_whole_record()
+        with _put_off(problems):
+            service.require_whole_record()
     search.in_output(evidence.agent)
     search.in_changes(evidence.files.changes, evidence.workspace, evidence.files.originals)
     search.in_requests(_lines_of_agent(evidence))
     search.in_model_requests(evidence.models.leaks if evidence.models is not None else ())
     for name, log in write_logs(evidence.services, "forbidden.secrets_in_logs").items():
-        search.in_rows(name, log)
+        with _put_off(problems):
+            search.in_rows(name, log)
     if unsearched := explain_unsearched(running, keys):
         running.progress.note(unsearched)
-    yield search.result()
+    yield _certain(search.result(), problems)
 
 
 def _file_writes(cell: JudgedCell) -> Iterator[ForbiddenResult]:

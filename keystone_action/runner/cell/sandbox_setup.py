@@ -350,7 +350,7 @@ class _SetupCommands:
         sandbox = self.sandbox
         if sandbox.written_folders() is None or self._seconds < WORTH_KEEPING or git_state(self._folders) != self._git:
             return None
-        # All folders of the cell lie in the run's, and the user is no other cell's.
+        # All folders of the cell lie in the run's, and no other cell has this user.
         names = [self.running.run.roots.path.name, *([str(sandbox.uid)] if sandbox.uid is not None else [])]
         return copy_exactly(self._folders, copy, names=[os.fsencode(name) for name in names])
 

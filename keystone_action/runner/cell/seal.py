@@ -129,8 +129,8 @@ def _look(prepared: Prepared, run: AgentRun, broken: KeystoneError | None) -> Ev
         secrets=tuple(running.secrets.values.values()),
         broken=broken,
     )
-    _write_events(running, evidence, connections.audit)
-    return evidence
+    problem = _write_events(running, evidence, connections.audit)
+    return evidence if problem is None or broken is not None else replace(evidence, broken=problem)
 
 
 def _own_addresses(prepared: Prepared) -> frozenset[tuple[str, int]]:
@@ -310,9 +310,10 @@ def _unread(source: str, problem: str) -> Trace:
     return Trace(source=source, problem=problem)
 
 
-def _write_events(running: RunningCell, evidence: Evidence, audit: AuditLog) -> None:
-    """What the spec wants of `file_change`, `process` and `db_write`. Raises OutputError, and what services raise."""
-    ts, run = now(), evidence.agent
+def _write_events(running: RunningCell, evidence: Evidence, audit: AuditLog) -> KeystoneError | None:
+    """What the spec wants of `file_change`, `process` and `db_write`. Returns why the writes into a database can't be
+    told: rules may be violated for certain all the same. Raises OutputError."""
+    ts, run, problem = now(), evidence.agent, None
     try:
         for change in evidence.files.all_changes:
             audit.write("file_change", _file_change(change), ts=ts)
@@ -322,10 +323,16 @@ def _write_events(running: RunningCell, evidence: Evidence, audit: AuditLog) -> 
             audit.write("processes_left_out", {"count": run.processes_left_out}, ts=ts)
         if running.spec.watches_writes:
             for log in write_logs(evidence.services, "audit.db_writes").values():
-                for write in log.writes():
+                try:
+                    writes = log.writes()
+                except KeystoneError as error:
+                    problem = problem or error
+                    continue
+                for write in writes:
                     audit.write("db_write", _db_write(write), ts=write.ts or ts)
     except OSError as error:
         raise OutputError(f"the audit log can't be written: {error.strerror or error}") from error
+    return problem
 
 
 def write_logs(services: Mapping[str, ObservedService], what: str) -> dict[str, WriteLog]:
