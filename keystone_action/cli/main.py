@@ -53,7 +53,7 @@ def main(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> 
         give_up(sys.stdout)
         _say(_of_system(error))
         return EXIT_ERROR
-    except BaseException as error:  # noqa: BLE001 - the last resort: a defect of ours (Rust's panics are no Exception) is exit 3
+    except BaseException as error:  # noqa: BLE001 - the last resort: a defect of ours (a panic of Rust is not an Exception) is exit 3
         if verbose:
             traceback.print_exc()
         if signals.stop_signal():  # which broke what was under way

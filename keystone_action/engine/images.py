@@ -297,7 +297,7 @@ def layer_holds(
 
 def remove_image(client: EngineClient, image: str) -> bool:
     """Remove an image of ours by its name or, the only name that it has included, by its id. Whether it is gone: one
-    that something still uses stays, which is no problem. Blocks. Raises SandboxError."""
+    that something still uses stays, and that is not a problem. Blocks. Raises SandboxError."""
     with engine_errors(f"can't remove the image {image}"):
         try:
             client.remove_image(image)

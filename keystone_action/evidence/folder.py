@@ -4,15 +4,16 @@
     tree.tar.gz       the workspace as the agent left it; originals.tar.gz what it held before
     audit.jsonl, trace.jsonl, stdout.txt, stderr.txt, output.txt, transcript.txt
 
-Secrets and keys are not written, nor is what a database holds. Nothing here is masked. A folder is read as the work of
-an enemy: digests are there against accidents alone, so each value is checked, and an archive is looked through before
-anything of it is written.
+The spec's secrets and the gateway's keys are not written, nor is what a database holds; the addresses of services are,
+with the passwords in them. Nothing here is masked. A folder is read as the work of an enemy: digests are there against
+accidents alone, so each value is checked, and an archive is looked through before anything of it is written.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import shutil
 import tarfile
 import types
@@ -55,7 +56,8 @@ _DAMAGE = (
 
 def write_evidence(evidence: Evidence, folder: Path) -> tuple[str, ...]:
     """Write all of it to a new folder. Returns what of the tree is not in it, in sentences: links that lead out of the
-    tree, sockets and devices, and what was too large. Blocking. Raises OutputError."""
+    tree, sockets and devices, and what was too large. Blocking. Raises OutputError, also for
+    what an agent made too deep or too large to be kept."""
     try:
         folder.mkdir(parents=True)
         left_out = write_tree(evidence.workspace, folder / _TREE)
@@ -83,6 +85,8 @@ def write_evidence(evidence: Evidence, folder: Path) -> tuple[str, ...]:
         (folder / _DOCUMENT).write_text(json.dumps(document), "ascii")
     except OSError as error:
         raise OutputError(f"the evidence can't be written to {folder}: {error.strerror or error}") from error
+    except (RecursionError, TypeError, ValueError) as error:
+        raise OutputError(f"the evidence can't be written to {folder}: {error}") from error
     return tuple(left_out)
 
 
@@ -185,7 +189,8 @@ def _load(kind: Any, value: Any) -> Any:
     if kind is Path:
         return Path(_load(str, value))
     if kind is float:
-        return _checked(value, isinstance(value, int | float) and not isinstance(value, bool), kind)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return _checked(value, is_number and math.isfinite(value), kind)
     return _checked(value, type(value) is (type(None) if kind is None else kind), kind)
 
 

@@ -81,9 +81,9 @@ def copy_tree(
 
     withheld: absolute files and directories that the agent must not see (spec 5.2); where a copied `.git` holds
     one of them, its history becomes one commit. Every copied `.git` loses its hooks and all configuration that could
-    hold a credential. results: absolute directories that are left out too, but whose content, always another, is no
-    reason to replace a history. holds_results: whether a folder is such a one, too. ignore: names, and globs of names,
-    left out at any depth. without_history: why every history becomes one commit; empty when it need not.
+    hold a credential. results: absolute directories that are left out too, but whose content, always another, does
+    not cause a history to be replaced. holds_results: whether a folder is such a one, too. ignore: names, and globs of
+    names, left out at any depth. without_history: why every history becomes one commit; empty when it need not.
     Raises HarnessError: unreadable source, something in the way, disk full, a source that is withheld as a whole.
     """
     try:

@@ -169,6 +169,7 @@ HARNESS_ERRORS = [
     ("{argv: [a, 'b}']}", "1:18: echo.argv[1]: single '}' encountered in format string"),
     ("{argv: [a], timeout: 3}", "1:19: unknown key 'timeout', expected one of argv, dir, env, timeout_s, trace"),
     ("{argv: [a], timeout_s: soon}", "1:30: echo.timeout_s: expected a number above 0, found 'soon'"),
+    ("{argv: [a], timeout_s: 1e+9}", "1:30: echo.timeout_s: expected a number below 1,000,000,000, found the number"),
     ("{argv: [a], env: [b]}", "1:24: echo.env: expected a mapping, found a list"),
     ("{argv: [a], dir: none}", "1:24: echo.dir: there is no directory 'none'"),
     ("{argv: [a], trace: {format: touchstone}}", "1:19: echo.trace: neither 'path' nor 'stdout: true' is there"),

@@ -429,6 +429,7 @@ def link_to_elsewhere(folder: Path) -> None:
         (change(["services"], []), "can't be used"),
         (change(["audit", "own_addresses"], [["a"]]), "can't be used"),
         (change(["models"], {"answered": True}), "the keys of ModelEvidence"),
+        (change(["agent", "duration_s"], float("nan")), "expected float"),
     ],
 )
 def test_a_folder_that_was_changed_is_refused(spoil: Callable[[Path], object], said: str, tmp_path: Path) -> None:
@@ -443,3 +444,11 @@ def test_a_folder_that_is_there_already_is_not_written_into(tmp_path: Path) -> N
     (tmp_path / "folder").mkdir()
     with pytest.raises(OutputError, match="can't be written"):
         write_evidence(evidence_in(tmp_path), tmp_path / "folder")
+
+
+def test_what_an_agent_made_too_deep_is_a_sentence(tmp_path: Path) -> None:
+    evidence, deep = evidence_in(tmp_path), list[Any]()
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(OutputError, match="the evidence can't be written"):
+        write_evidence(dataclasses.replace(evidence, params={"deep": deep}), tmp_path / "folder")

@@ -407,8 +407,8 @@ def _is_retried(answer: ApiAnswer) -> bool:
 
 
 def _is_redirect(call: Call, answer: ApiAnswer) -> bool:
-    """307 and 308 repeat the request as it was; after the others a client may turn a POST into a GET, which is no
-    answer to it."""
+    """307 and 308 repeat the request as it was; after the others a client may turn a POST into a GET, whose answer is
+    another."""
     return answer.status in (307, 308) or (call.method == "GET" and answer.status in (301, 302, 303))
 
 

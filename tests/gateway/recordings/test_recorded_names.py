@@ -302,8 +302,8 @@ def test_megabytes_of_what_looks_like_names_are_read() -> None:
 
 
 def test_the_forms_of_a_path_and_of_an_address() -> None:
-    path = {form.token: form.text for form in forms_of("workspace", "/work/my.project")}
-    assert path["{workspace:dashed}"] == "-work-my-project"
+    path = {form.token: form.text for form in forms_of("workspace", "/srv/my.project")}
+    assert path["{workspace:dashed}"] == "-srv-my-project"
     address = {form.token: form.text for form in forms_of("gateway", "http://127.0.0.1:4711/v1/")}
     assert address["{gateway}"] == "http://127.0.0.1:4711/v1"
     assert address["{gateway:localhost}"] == "http://localhost:4711/v1"
