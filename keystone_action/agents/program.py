@@ -248,6 +248,10 @@ class AgentCall:
     """Whether tools that a provider runs are refused."""
     lists_processes: bool = False
     """Whether the run says which processes there were."""
+    turn: int = 1
+    """The turn of the conversation that this call is, counted from 1."""
+    earlier: tuple[AgentRun, ...] = ()
+    """The runs of the turns before it, in order: the last one has the session to go on with."""
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""

@@ -252,7 +252,7 @@ _TRANSCRIPT = "transcript.txt"
 
 def _dump_agent(run: AgentRun, folder: Path) -> dict[str, Any]:
     """With the files that hold what is too long to be shown. Raises OSError."""
-    found: dict[str, Any] = _dump(run)
+    found: dict[str, Any] = _dump(replace(run, session=None))
     for name, file in _LONG_TEXTS.items():
         text: LongText | None = getattr(run, name)
         if text is not None:

@@ -106,6 +106,8 @@ class AgentRun:
     """Those that were seen, where that is wanted."""
     processes_left_out: int = 0
     """How many more there were."""
+    session: object | None = field(default=None, repr=False, compare=False)
+    """What the next turn of a conversation goes on with, as the kind of agent keeps it. Never written to a file."""
 
     def whole_output(self) -> str:
         """All of the answer. Raises TooMuchPrinted, OSError."""

@@ -263,6 +263,13 @@ def test_long_texts_the_originals_and_what_broke_come_along(tmp_path: Path) -> N
     assert found.broken.sentences == broken.sentences
 
 
+def test_the_session_of_a_conversation_is_written_to_no_file(tmp_path: Path) -> None:
+    run = AgentRun(output="done", session={"id": "the-id-of-the-session"})
+    found = round_trip(evidence_in(tmp_path, agent=run), tmp_path)
+    assert (found.agent.output, found.agent.session) == ("done", None)
+    assert all(b"the-id-of-the-session" not in path.read_bytes() for path in (tmp_path / "folder").iterdir())
+
+
 def test_neither_secrets_nor_keys_are_written(tmp_path: Path) -> None:
     models = ModelEvidence(keys=("sk-hunter2",))
     round_trip(evidence_in(tmp_path, secrets=("hunter2",), models=models), tmp_path)
