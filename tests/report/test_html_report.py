@@ -19,8 +19,8 @@ from samples import SAMPLES, matrix
 from support.sample_parts import AGENT, HOSTILE, TESTS_FAIL, cell, check, run, spec
 
 from keystone_action.report.page import cell as cell_module
+from keystone_action.report.page import charts, rows
 from keystone_action.report.page import render as render_module
-from keystone_action.report.page import rows
 from keystone_action.report.page.render import render_html, script_text
 from keystone_action.report.page.rows import inert_json, shown
 from keystone_action.scoring.results import CellResult, RunResult
@@ -394,3 +394,10 @@ def test_rows_of_a_query_are_a_table() -> None:
         {"name": "query", "text": "SELECT 1"},
         {"name": "found", "columns": ["id"], "rows": [["1"], ["<b>"]]},
     ]
+
+
+@pytest.mark.parametrize("values", [(5e-324,), (5e-324, 1e-322), (1e-310, 4e-309), (0.0, 3e-301), (5e-324, 1.7e308)])
+def test_a_chart_has_a_scale_for_the_smallest_numbers(values: tuple[float, ...]) -> None:
+    scale = charts._Scale(values)
+    places = [scale.x(value) for value in (*values, *scale.ticks())]
+    assert all(charts._LEFT <= place <= charts._WIDTH for place in places)

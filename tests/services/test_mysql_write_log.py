@@ -10,6 +10,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import regex
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.writes import TableWrite
@@ -80,6 +83,35 @@ def test_what_a_known_statement_defines_is_left_to_the_comparison(log: Log, stat
 def test_a_statement_of_an_unknown_kind_may_have_changed_anything(log: Log, statement: str) -> None:
     log(statement)
     assert logged() == [TableWrite("db", "shop.*", "change", None, "log", what="database")]
+
+
+GAPS = (" ", "/* */", "/* a */ ", "/*!50001 ", "*/", "# x\n", "-- x\n", "/*")
+WORDS = (
+    "CREATE",
+    "ALTER",
+    "DROP",
+    "TABLE",
+    "VIEW",
+    "THING",
+    "OR",
+    "REPLACE",
+    "DEFINER",
+    "=",
+    "`u`",
+    "@",
+    "SQL",
+    "SECURITY",
+)
+
+
+@given(st.lists(st.sampled_from((*GAPS, *WORDS, "=", "`u`", "@", "SQL", "SECURITY")), max_size=14).map("".join))
+@example("CREATE/* */THING/* */TABLE")
+@example("CREATE DEFINER=`u`@`h`/* */THING/* */TABLE")
+@example("CREATE /*!50001 SQL SECURITY `a`*/THING /* */VIEW")
+def test_what_is_known_is_read_by_this_python_as_it_is_meant(statement: str) -> None:
+    """`regex` is another implementation: those of Python before 3.11.5 differ in possessive repeats of groups."""
+    meant = regex.compile(write_log._KNOWN.pattern, regex.IGNORECASE | regex.DOTALL)
+    assert bool(write_log._KNOWN.match(statement)) == bool(meant.match(statement))
 
 
 def test_an_unknown_statement_of_another_database_is_not_told(log: Log) -> None:

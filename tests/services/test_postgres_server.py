@@ -18,6 +18,7 @@ from keystone_action.evidence.model import QueryFailed
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.client import ServiceProcess
+from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.postgres.service import EmbeddedPostgres
 from keystone_action.spec.models.services import PostgresService
 
@@ -116,6 +117,26 @@ def test_a_server_that_died_is_started_again_for_the_next_cell(
     assert cells[0].query("SELECT count(*) FROM t").rows == ((0,),)
     for one in (first, *cells):
         one.close()
+
+
+def test_a_crash_between_two_looks_is_told_as_one(
+    portal: BlockingPortal, own_server: PostgresForTests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = own_server.attach()
+    look = PostgresPlace.require_unbroken
+
+    def look_and_kill(place: PostgresPlace) -> None:
+        look(place)
+        kill(portal, own_server.service)
+
+    monkeypatch.setattr(PostgresPlace, "require_unbroken", look_and_kill)
+    with pytest.raises(
+        ServiceError, match=r"the embedded PostgreSQL went away .* it crashed or was killed"
+    ):
+        cell.place.settle()
+    with pytest.raises(ServiceError, match="it crashed or was killed"):
+        portal.call(cell.place.run_sql, "SELECT 1")
+    cell.close()
 
 
 def test_a_server_that_runs_serves_the_next_cell(own_server: PostgresForTests) -> None:

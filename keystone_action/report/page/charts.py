@@ -32,6 +32,8 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 40, 14, 14, 36
 _ACROSS, _UP = 40, 20
 _LOGARITHMIC = 100.0
 """How many times the smallest value the largest one is, where a scale of equal steps would hide most points."""
+_SMALLEST_STEP = 1e-300
+"""Smaller powers of ten lose their digits, down to 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,8 @@ class _Scale:
         if self._logarithmic:
             exponents = range(math.ceil(self._low), math.floor(self._high) + 1)
             return [10.0**exponent for exponent in exponents][:: max(1, len(exponents) // 5)]
+        if self._high < _SMALLEST_STEP:
+            return [0.0, self._high]
         step = 10 ** math.floor(math.log10(self._high))
         step = next(step * part for part in (0.1, 0.2, 0.5, 1, 2) if self._high / (step * part) <= 6)
         return [step * number for number in range(int(self._high / step * (1 + 1e-9)) + 1)]

@@ -138,7 +138,7 @@ class MysqlPlace(Place):
             if self._watched is not None and self._cell.has_sessions():
                 raise self._server.container.failure("goes on with what the agent's clients have left there")
         except (pymysql.err.MySQLError, OSError) as error:
-            raise self._server.container.failure(f"went away: {one_line(error)}") from None
+            raise self._server.container.failure(self._problem("went away", error)) from None
         if self._watched is not None:
             self._watched.settle()
 
@@ -154,7 +154,24 @@ class MysqlPlace(Place):
         try:
             await anyio.to_thread.run_sync(call)
         except (pymysql.err.MySQLError, OSError) as error:
-            raise await self._server.container.failure_in_thread(f"{what}: {one_line(error)}") from None
+            found = error
+        else:
+            return
+        problem = await anyio.to_thread.run_sync(self._problem, what, found)
+        raise await self._server.container.failure_in_thread(problem) from None
+
+    def _problem(self, what: str, error: Exception) -> str:
+        """A crash is told as one, also where it came after the last look."""
+        return f"{CRASHED if _ended_by_server(error) or self._server.crashed else what}: {one_line(error)}"
+
+
+def _ended_by_server(error: Exception) -> bool:
+    """Whether the session ended as a crash ends it. The witness may live a moment longer than others."""
+    return bool(error.args) and error.args[0] in _CRASH_NUMBERS and "timed out" not in str(error)
+
+
+_CRASH_NUMBERS = frozenset({1053, 2006, 2013})
+"""The server shuts down, has gone away, lost the connection in mid-query."""
 
 
 def mysql_credentials(service: str, env: Mapping[str, str]) -> MysqlCredentials:

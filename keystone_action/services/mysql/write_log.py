@@ -59,16 +59,19 @@ _Key = tuple[str, str]
 """A table, and what was done to it."""
 _GAP = r"(?:\s|--(?=\s)[^\n]*+|#[^\n]*+|/\*!\d*+|\*/|/\*(?!!).*?\*/)"
 """Between words. What stands in `/*!50001 … */` is executed."""
+_GAPS = rf"(?>{_GAP}*)"
+"""Atomic, not `(…)*+`: before Python 3.11.5, `re` gives back a part of a possessive repeat of a group (gh-106052)."""
 _NAME = r"(?:`[^`]*+`|'[^']*+'|\"[^\"]*+\"|[\w.$%-]++)"
 _OPTION = (
     r"(?:OR|REPLACE|TEMPORARY|AGGREGATE|UNIQUE|FULLTEXT|SPATIAL)\b"
-    rf"|(?:ALGORITHM|DEFINER|SQL{_GAP}++SECURITY)\b{_GAP}*+=?{_GAP}*+{_NAME}(?:{_GAP}*+@{_GAP}*+{_NAME})?+(?:\(\))?+"
+    rf"|(?:ALGORITHM|DEFINER|SQL{_GAP}{_GAPS}SECURITY)\b{_GAPS}=?{_GAPS}{_NAME}"
+    rf"(?>(?:{_GAPS}@{_GAPS}{_NAME})?)(?>(?:\(\))?)"
 )
 """Before the word for what is defined."""
 _KNOWN = re.compile(
-    rf"{_GAP}*+(?:(?:TRUNCATE|RENAME|GRANT|REVOKE|SET|ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|DELETE"
+    rf"{_GAPS}(?:(?:TRUNCATE|RENAME|GRANT|REVOKE|SET|ANALYZE|OPTIMIZE|REPAIR|CHECK|FLUSH|DELETE"
     r"|BEGIN|COMMIT|ROLLBACK|SAVEPOINT|RELEASE|XA)\b"
-    rf"|(?:CREATE|ALTER|DROP)\b(?:{_GAP}|{_OPTION})*+"
+    rf"|(?:CREATE|ALTER|DROP)\b(?>(?:{_GAP}|{_OPTION})*)"
     r"(?:TABLE|VIEW|TRIGGER|PROCEDURE|FUNCTION|EVENT|LIBRARY|INDEX|DATABASE|SCHEMA|USER|ROLE)\b)",
     re.IGNORECASE | re.DOTALL,
 )

@@ -116,7 +116,7 @@ class PostgresPlace(Place):
             if self._watch is not None:
                 self._watch.end()
         except psycopg.Error as error:
-            raise self._failure(self.cell.server, f"went away: {one_line(error)}") from None
+            raise self._failure(self.cell.server, self._problem("went away", error)) from None
 
     def require_unbroken(self) -> None:
         """See Place."""
@@ -139,8 +139,29 @@ class PostgresPlace(Place):
         try:
             await anyio.to_thread.run_sync(call)
         except psycopg.Error as error:
-            problem = f"{what}{_position(error, script)}: {one_line(error)}"
-            raise await anyio.to_thread.run_sync(self._failure, self.cell.server, problem) from None
+            found = error
+        else:
+            return
+        problem = await anyio.to_thread.run_sync(self._problem, f"{what}{_position(found, script)}", found)
+        raise await anyio.to_thread.run_sync(self._failure, self.cell.server, problem) from None
+
+    def _problem(self, what: str, error: Exception) -> str:
+        """A crash is told as one, also where it came after the last look."""
+        return f"{CRASHED if _ended_by_server(error) or self.cell.server.crashed else what}: {one_line(error)}"
+
+
+def _ended_by_server(error: Exception) -> bool:
+    """Whether the session ended, or was refused, as a crash does it. The witness may live a moment longer than others:
+    the server ends one session after the other."""
+    import psycopg
+
+    if not isinstance(error, psycopg.OperationalError) or isinstance(error, psycopg.errors.ConnectionTimeout):
+        return False
+    return error.sqlstate is None or error.sqlstate in _CRASH_STATES
+
+
+_CRASH_STATES = frozenset({"57P01", "57P02", "57P03"})
+"""It shuts down, another of its processes crashed, it recovers."""
 
 
 def _position(error: Any, script: str) -> str:
