@@ -130,9 +130,7 @@ def test_a_crash_between_two_looks_is_told_as_one(
         kill(portal, own_server.service)
 
     monkeypatch.setattr(PostgresPlace, "require_unbroken", look_and_kill)
-    with pytest.raises(
-        ServiceError, match=r"the embedded PostgreSQL went away .* it crashed or was killed"
-    ):
+    with pytest.raises(ServiceError, match=r"the embedded PostgreSQL went away .* it crashed or was killed"):
         cell.place.settle()
     with pytest.raises(ServiceError, match="it crashed or was killed"):
         portal.call(cell.place.run_sql, "SELECT 1")
