@@ -206,8 +206,10 @@ def _scoring(old: Plain, new: Plain) -> Iterator[GateFinding]:
 def _lets_more_pass(change: ChangedValue) -> bool:
     if change.path == "pass_threshold":
         return bool(change.new < change.old)
-    if change.path == "replica_aggregation.at_least":
+    if change.path in ("replica_aggregation.at_least", "scenarios.at_least"):
         return bool(change.new < change.old)
+    if change.path == "scenarios":  # a share of all is all
+        return change.old == "all" and bool(change.new["at_least"] < 1)
     if change.path == "fail_on_skipped":
         return not change.new
     if change.path == "replica_aggregation" and isinstance(change.old, str) and isinstance(change.new, str):

@@ -1,4 +1,5 @@
-"""`junit.xml`: a test suite for each spec and cell, a test case for each invariant and for each forbidden rule."""
+"""`junit.xml`: a test suite for each spec and cell, a test case for each invariant and for each forbidden rule; and one
+for a share of scenarios, where that decides a spec."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.report import words
 from keystone_action.report.escape import excerpt, first_line, visible, without_commands
+from keystone_action.report.sentences.causes import scenario_share
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
 
 if TYPE_CHECKING:
@@ -30,12 +32,19 @@ def junit_pieces(run: RunResult) -> Iterator[str]:
     totals = [0, 0, 0, 0]
     for _, cell in suites:
         totals = [total + part for total, part in zip(totals, _counts(cell), strict=True)]
+    shares = [(spec, share) for spec in run.specs if (share := scenario_share(spec))]
+    for spec, _ in shares:
+        totals = [total + part for total, part in zip(totals, _share_counts(spec), strict=True)]
     ungraded = run.error is not None
     root = Element("testsuites", _attributes("keystone", totals, run.duration_s, extra_error=ungraded))
     opening = tostring(root, encoding="unicode").removesuffix(" />")
     yield f'<?xml version="1.0" encoding="UTF-8"?>\n{opening}>\n'
     for spec, cell in suites:
         element = _suite(spec, cell, run)
+        indent(element)
+        yield tostring(element, encoding="unicode") + "\n"
+    for spec, share in shares:
+        element = _share(spec, share)
         indent(element)
         yield tostring(element, encoding="unicode") + "\n"
     if run.error is not None:
@@ -131,6 +140,24 @@ def _add_problem(case: Element, tag: str, message: str, kind: str) -> None:
 
     problem = SubElement(case, tag, message=_text(first_line(message, MAX_MESSAGE)), type=_text(kind))
     problem.text = _text(excerpt(message))
+
+
+def _share_counts(spec: SpecResult) -> list[int]:
+    return [1, int(spec.verdict == "fail"), int(spec.verdict == "error"), 0]
+
+
+def _share(spec: SpecResult, share: str) -> Element:
+    """The case of a spec that passes although a cell failed: the cells' own cases stay what they are."""
+    from xml.etree.ElementTree import Element, SubElement
+
+    suite = Element("testsuite", _attributes(f"{spec.id}: scenarios", _share_counts(spec), 0.0))
+    attributes = {"name": "scenarios", "classname": _text(spec.id), "time": "0.000", "file": _text(spec.path)}
+    case = SubElement(suite, "testcase", attributes)
+    if spec.verdict in ("fail", "error"):
+        _add_problem(case, "error" if spec.verdict == "error" else "failure", share, "scenarios")
+    else:
+        SubElement(case, "system-out").text = _text(share)
+    return suite
 
 
 def _ungraded_run(run: RunResult, error: str) -> Element:

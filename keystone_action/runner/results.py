@@ -14,7 +14,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.identification import script_folders
 from keystone_action.runner.preflight import substituted_services
-from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name, weakest
+from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name, share_name, weakest
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult
 from keystone_action.scoring.shards import shard_notice
@@ -150,7 +150,7 @@ class ResultsSoFar:
     def _spec(self, loaded: LoadedSpec, planned: Sequence[Cell]) -> SpecResult:
         spec, options = loaded.spec, self._planned.options
         threshold = spec.scoring.pass_threshold if options.verdict.threshold is None else options.verdict.threshold
-        rule = spec.scoring.replica_aggregation
+        rule, share = spec.scoring.replica_aggregation, spec.scoring.scenarios
         head = SpecResult(
             id=spec.id,
             path=os.path.relpath(loaded.path, options.caller.directory),
@@ -163,6 +163,7 @@ class ResultsSoFar:
             cells=(),
             description=spec.description,
             replica_aggregation=rule_name(rule if isinstance(rule, str) else rule.at_least),
+            scenarios=share if isinstance(share, str) else share_name(share.at_least),
             positions=dict(loaded.lines),
         )
         return with_certainty(decide_spec(head, [self._cells[cell.id] for cell in planned if cell.id in self._cells]))

@@ -1,7 +1,8 @@
 """From cells to groups, specs and the run: the one place for a run, a shard and joined shards. Pure.
 
 Replicas of one scenario with one parameter set are a group; `replica_aggregation` decides each group, and only groups
-can be flaky. A spec's verdict is its worst group's, the run's its worst spec's (contract, sections 3 and 5.1).
+can be flaky. A spec's verdict is its worst group's, unless `scoring.scenarios` asks for a share of its scenarios; the
+run's is its worst spec's (contract, sections 3, 5.1 and 5.8).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Literal
 
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
@@ -191,7 +193,7 @@ def exit_code_of(run: RunResult, fail_on: str = "threshold") -> int:
     if fail_on == "regression" and run.baseline is not None:
         return EXIT_FAIL if run.baseline.regressions else EXIT_PASS
     if run.verdict == "fail":
-        broken = any(cell.broken_beside for spec in run.specs for cell in spec.cells)
+        broken = any(cell.broken_beside or cell.verdict == "error" for spec in run.specs for cell in spec.cells)
         return EXIT_PASS if fail_on == "never" or (fail_on == "error" and not broken) else EXIT_FAIL
     return EXIT_PASS
 
@@ -223,11 +225,57 @@ JUDGE_USAGE_KEYS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ScenarioTally:
+    """How the scenarios of a spec ended, each by the worst of its groups. verdict: of the spec."""
+
+    passed: int
+    ungraded: int
+    total: int
+    flaky: bool
+    rate: Fraction
+
+    @property
+    def needed(self) -> int:
+        """How many must pass."""
+        return math.ceil(self.rate * self.total)
+
+    @property
+    def verdict(self) -> Verdict:
+        """A scenario in error decides as long as the share could be reached with it and is not reached without."""
+        if self.passed >= self.needed:
+            return "flaky" if self.flaky else "pass"
+        return "error" if self.passed + self.ungraded >= self.needed else "fail"
+
+
+def tally_scenarios(spec: SpecResult) -> ScenarioTally | None:
+    """The scenarios of a spec that a share decides; None where all must pass, or there is none. Raises ValueError for
+    an unknown rule."""
+    rate = share_of(spec.scenarios)
+    by_scenario: dict[str, list[Verdict]] = {}
+    for group in spec.groups:
+        by_scenario.setdefault(group.scenario, []).append(group.verdict)
+    if rate is None or not by_scenario:
+        return None
+    counts = Counter(worst(verdicts) for verdicts in by_scenario.values())
+    passed = counts["pass"] + counts["flaky"]
+    return ScenarioTally(passed, counts["error"], len(by_scenario), counts["flaky"] > 0, rate)
+
+
+def _with_share(spec: SpecResult) -> SpecResult:
+    """The spec with the verdict that the share of its scenarios comes to, where it has such a rule."""
+    tally = tally_scenarios(spec)
+    if tally is None:
+        return replace(spec, scenario_rate=None)
+    graded = tally.total - tally.ungraded
+    return replace(spec, verdict=tally.verdict, scenario_rate=wilson(tally.passed, graded) if graded else None)
+
+
 def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
     """The spec with these cells, in their order, and all that follows from them. `head` gives the threshold and the
-    rule for replicas. Raises ValueError for an unknown rule."""
+    rules for replicas and scenarios. Raises ValueError for an unknown rule."""
     groups = aggregate_groups(cells, rule_of(head.replica_aggregation), head.pass_threshold)
-    return replace(
+    decided = replace(
         head,
         verdict=worst(group.verdict for group in groups) if groups else "error",
         composite=mean(cell.composite for cell in cells),
@@ -235,6 +283,7 @@ def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
         cells=tuple(cells),
         groups=groups,
     )
+    return _with_share(decided)
 
 
 def decide_run(head: RunResult, specs: Sequence[SpecResult]) -> RunResult:
@@ -269,3 +318,25 @@ def rule_of(name: str) -> Aggregation:
     if number is None:
         raise ValueError(f"{name[:60]!r} is not a rule for replicas")
     return int(number[1])
+
+
+_SHARE = re.compile(r"at least ([0-9][0-9.e-]{0,30})")
+
+
+def share_name(rate: float) -> str:
+    """A share of scenarios as results have it: `at least 0.9`. The inverse of `share_of`."""
+    return f"at least {rate!r}"
+
+
+def share_of(name: str) -> Fraction | None:
+    """The share as its author wrote it, so that 0.9 of 10 is 9; None for `all`. Raises ValueError."""
+    if name == "all":
+        return None
+    found = _SHARE.fullmatch(name)
+    try:
+        rate = float(found[1]) if found is not None else math.nan
+    except ValueError:
+        rate = math.nan
+    if not 0 < rate <= 1:
+        raise ValueError(f"{name[:60]!r} is not a rule for scenarios")
+    return Fraction(repr(rate))  # of the float: what somebody else wrote may have any exponent

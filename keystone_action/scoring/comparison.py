@@ -93,6 +93,8 @@ def _changed_rules(before: SpecResult, after: SpecResult) -> Iterator[str]:
         yield f"{after.id}: threshold {show_threshold(before.pass_threshold)} → {show_threshold(after.pass_threshold)}"
     if before.replica_aggregation != after.replica_aggregation:
         yield f"{after.id}: replicas needed {before.replica_aggregation} → {after.replica_aggregation}"
+    if before.scenarios != after.scenarios:
+        yield f"{after.id}: scenarios needed {before.scenarios} → {after.scenarios}"
 
 
 def _is_part(run: RunResult, other: RunResult) -> bool:

@@ -170,13 +170,13 @@ class GroupResult:
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """The share of the graded cells that passed, with its 95 % Wilson interval."""
+    """The share of the graded cells, or scenarios, that passed, with its 95 % Wilson interval."""
 
     value: Score
     low: Score
     high: Score
     n: ResultCount = 0
-    """How many cells were graded; 0 in results of a version that did not write it."""
+    """How many were graded; 0 in results of a version that did not write it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,6 +239,10 @@ class SpecResult:
     groups: tuple[GroupResult, ...] = ()
     description: ResultText = ""
     replica_aggregation: ResultText = "all"
+    scenarios: ResultText = "all"
+    """How many scenarios must pass: `all`, or `at least 0.9`, a share of them."""
+    scenario_rate: PassRate | None = None
+    """The share of the graded scenarios that passed; None where all must pass, or none was graded."""
     positions: Lines = field(default_factory=dict)
     """The line of each invariant in the spec file, and of each forbidden rule as `forbidden.RULE`."""
     composite_interval: CompositeInterval | None = None

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_of, weakest
+from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_of, share_of, weakest
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SpecResult
 from keystone_action.scoring.soundness import problem_of, shorten_text
@@ -104,6 +104,7 @@ def check_values(shard: ShardRun) -> None:
             raise malformed_shard(shard, f"pass_threshold {spec.pass_threshold} of {shorten_text(spec.id)}")
         try:
             rule_of(spec.replica_aggregation)
+            share_of(spec.scenarios)
         except ValueError as error:
             raise malformed_shard(shard, str(error)) from None
         for cell in spec.cells:
@@ -207,7 +208,7 @@ def _same_rules(shards: Sequence[ShardRun]) -> None:
     for shard in shards:
         for spec in shard.run.specs:
             first, head = heads.setdefault(spec.id, (shard, spec))
-            for name in ("pass_threshold", "replica_aggregation", "threshold_source"):
+            for name in ("pass_threshold", "replica_aggregation", "scenarios", "threshold_source"):
                 ours, theirs = getattr(head, name), getattr(spec, name)
                 if ours != theirs:
                     raise _different(

@@ -19,6 +19,7 @@ from support.sample_parts import (
     spec,
 )
 
+from keystone_action.scoring.aggregate import decide_spec
 from keystone_action.scoring.results import (
     AgentResult,
     ForbiddenResult,
@@ -370,6 +371,27 @@ def usage_error() -> RunResult:
     )
 
 
+def scenarios() -> RunResult:
+    """Two of five scenarios failed, and one broke: the share that is needed can't be reached any more."""
+    cells = []
+    for number, verdict in enumerate(("pass", "pass", "fail", "fail", "error")):
+        found = {"pass": TESTS_PASS, "fail": TESTS_FAIL}.get(verdict)
+        cells.append(
+            cell(
+                f"fix-tests.task-{number}.r0",
+                *([found] if found else []),
+                scenario=f"task-{number}",
+                verdict=verdict,
+                composite={"pass": 1.0, "fail": 0.0}.get(verdict),
+                reason="gate tests_pass scored 0.00, and a gate needs 1.00" if verdict == "fail" else "",
+                error="service db did not start" if verdict == "error" else None,
+            )
+        )
+    rules = {"scenarios": "at least 0.9", "pass_threshold": 0.5}
+    decided = decide_spec(spec("fix-tests", **rules), cells)
+    return run(decided, verdict=decided.verdict, composite=decided.composite)
+
+
 def cancelled() -> RunResult:
     done = cell("fix-tests.r0", TESTS_PASS)
     return run(spec("fix-tests", done), verdict="pass", cancelled=True)
@@ -389,4 +411,5 @@ SAMPLES = {
     "no_such_program": no_such_program,
     "usage_error": usage_error,
     "cancelled": cancelled,
+    "scenarios": scenarios,
 }

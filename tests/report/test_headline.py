@@ -15,10 +15,13 @@ from support.sample_parts import AGENT, cell, check, run, spec
 from keystone_action.report.again import MAX_COMMAND, command_again
 from keystone_action.report.comment.history import Marker
 from keystone_action.report.comment.render import CommentFacts, render_comment
+from keystone_action.report.junit import render_junit
 from keystone_action.report.sentences.causes import failures
 from keystone_action.report.sentences.headline import headline
 from keystone_action.report.sentences.view import reasons, spec_views
 from keystone_action.report.summary import render_summary
+from keystone_action.scoring.aggregate import decide_run, decide_spec
+from keystone_action.scoring.fields import Verdict
 from keystone_action.scoring.results import CellResult, ForbiddenResult, InvariantResult, PlanInfo, RunResult
 
 SPEC = "reconcile-customers"
@@ -225,3 +228,56 @@ def test_no_path_makes_it_another_command(path: str) -> None:
     result = failing(check("a", "fail"))
     command = command_again(replace(result, specs=(replace(result.specs[0], path=path),)))
     assert command in ("", "keystone run ./-x.yaml", "keystone run 'a; rm -rf ~'", "keystone run '$(id)'")
+
+
+def shared(*verdicts: Verdict, rate: str = "0.9") -> RunResult:
+    """One scenario for each, whose check is the gate `clean`."""
+    cells = []
+    for index, verdict in enumerate(verdicts):
+        made = bad(0) if verdict == "fail" else cell(SPEC, *([check("clean")] if verdict == "pass" else []))
+        composite, error = (None, "service db did not start") if verdict == "error" else (made.composite, None)
+        one = replace(made, id=f"{SPEC}.s{index}.r0", scenario=f"s{index}", verdict=verdict)
+        cells.append(replace(one, composite=composite, error=error))
+    decided = decide_spec(spec(SPEC, scenarios=f"at least {rate}", pass_threshold=0.9), cells)
+    return decide_run(run(decided), [decided])
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["pass"] * 17 + ["fail"] * 3, " failed: 17 of 20 scenarios pass, needs 0.9: 2 customers differ (clean)"),
+        (["pass"] * 18 + ["fail"] * 2, " passed: 18 of 20 scenarios pass, needs 0.9"),
+        (["pass"] * 18 + ["error"] * 2, " passed (2 cells in error): 18 of 20 scenarios pass, 2 in error, needs 0.9"),
+        (
+            ["pass"] * 16 + ["fail"] * 3 + ["error"],
+            " failed (1 cell in error): 16 of 20 scenarios pass, 1 in error, needs 0.9: 2 customers differ (clean)",
+        ),
+        (
+            ["pass"] * 17 + ["fail"] * 2 + ["error"],
+            " ended with an error: 17 of 20 scenarios pass, 1 in error, needs 0.9: service db did not start",
+        ),
+        (["fail"], " failed: 0 of 1 scenario passes, needs 0.9: 2 customers differ (clean)"),
+    ],
+)
+def test_a_share_of_the_scenarios_is_what_the_first_line_says(verdicts: list[Verdict], said: str) -> None:
+    assert headline(shared(*verdicts)) == f"Keystone: {SPEC}{said}"
+
+
+@pytest.mark.parametrize("passed", [16, 17, 18, 20])
+def test_where_a_share_decides_no_composite_is_compared_with_anything(passed: int) -> None:
+    """Of 18 passes of 20 the mean composite is 0.90, and so is the threshold: neither has decided anything."""
+    result = shared(*(["pass"] * passed + ["fail"] * (20 - passed)))
+    pages = [render_summary(result), *spec_facts(result), render_junit(result)]
+    assert not any("needs 0.90" in page for page in pages)
+    assert f"{passed} of 20 scenarios pass, needs 0.9 (95% interval " in "".join(spec_facts(result))
+    assert "scenarios pass, needs 0.9" in pages[-1]
+
+
+def spec_facts(result: RunResult) -> list[str]:
+    return [fact for view in spec_views(result) for fact in view.facts]
+
+
+def test_a_share_that_nobody_knows_is_left_out_of_a_foreign_report() -> None:
+    result = shared("pass", "fail")
+    foreign = replace(result, specs=tuple(replace(one, scenarios="at least 7") for one in result.specs))
+    assert "scenarios" not in headline(foreign)

@@ -230,3 +230,84 @@ def test_a_cell_that_never_ran_used_nothing():
         "requests": 3,
     }
     assert aggregate.add_usage([nothing_used(), {"cost_usd": None}], USAGE_NAMES)["cost_usd"] is None
+
+
+def shared(rate, *verdicts, **more):
+    cells = [cell(verdict, scenario=f"s{index}") for index, verdict in enumerate(verdicts)]
+    return decided(rate, cells, **more)
+
+
+def decided(rate, cells, **more):
+    head = SpecResult("a", "a.yaml", "", "spec", "error", None, 1.0, None, (), scenarios=rate, **more)
+    return aggregate.decide_spec(head, cells)
+
+
+@pytest.mark.parametrize(
+    ("rate", "verdicts", "expected"),
+    [
+        (0.9, ["pass"] * 9 + ["fail"], "pass"),
+        (0.9, ["pass"] * 10, "pass"),
+        (0.9, ["pass"] * 8 + ["fail"] * 2, "fail"),
+        (0.9, ["pass"] * 10 + ["fail"], "pass"),
+        (0.9, ["pass"] * 9 + ["fail"] * 2, "fail"),
+        (0.9, ["pass"] * 9 + ["error"], "pass"),
+        (0.9, ["pass"] * 8 + ["fail", "error"], "error"),
+        (0.9, ["pass"] * 7 + ["fail"] * 2 + ["error"], "fail"),
+        (0.9, ["error"] * 10, "error"),
+        (1.0, ["pass", "fail"], "fail"),
+        (1.0, ["pass", "error"], "error"),
+        (0.01, ["fail"] * 99 + ["pass"], "pass"),
+        (0.07, ["pass"] * 7 + ["fail"] * 93, "pass"),  # as floats 0.07 · 100 is above 7
+        (0.29, ["pass"] * 29 + ["fail"] * 71, "pass"),
+        (5e-324, ["fail"], "fail"),
+    ],
+)
+def test_a_share_of_the_scenarios_decides_a_spec(rate, verdicts, expected):
+    found = shared(aggregate.share_name(rate), *verdicts)
+    assert found.verdict == expected
+    graded = len(verdicts) - verdicts.count("error")
+    assert (found.scenario_rate is None) == (graded == 0)
+    if found.scenario_rate is not None:
+        assert (found.scenario_rate.n, found.scenario_rate.value) == (graded, verdicts.count("pass") / graded)
+
+
+def test_without_a_share_the_worst_scenario_decides():
+    found = shared("all", "pass", "fail")
+    assert (found.verdict, found.scenario_rate) == ("fail", None)
+
+
+def test_a_scenario_passes_with_all_its_parameter_sets_and_a_flaky_one_counts():
+    split = [cell(params={"m": "a"}), cell("fail", params={"m": "b"}), cell(scenario="t")]
+    assert decided("at least 0.6", split).verdict == "fail"
+    assert decided("at least 0.5", split).verdict == "pass"
+    flaky = [*replicas("pass", "fail"), cell("fail", scenario="t")]
+    assert decided("at least 0.5", flaky, replica_aggregation="any").verdict == "flaky"
+
+
+@given(st.integers(1, 100), st.lists(st.sampled_from(["pass", "fail", "error"]), min_size=1, max_size=60))
+def test_the_share_is_that_of_whole_numbers(hundredths, verdicts):
+    found = shared(aggregate.share_name(hundredths / 100), *verdicts)
+    passed, errors = verdicts.count("pass"), verdicts.count("error")
+    reached = [number * 100 >= hundredths * len(verdicts) for number in (passed, passed + errors)]
+    assert found.verdict == ("pass" if reached[0] else "error" if reached[1] else "fail")
+    assert shared(found.scenarios, *reversed(verdicts)).verdict == found.verdict
+
+
+@given(st.integers(1, 99), st.lists(st.sampled_from(["pass", "fail"]), min_size=1, max_size=40))
+def test_a_higher_share_passes_no_more(hundredths, verdicts):
+    lower, higher = (shared(aggregate.share_name(part / 100), *verdicts) for part in (hundredths, hundredths + 1))
+    assert aggregate.worst([lower.verdict, higher.verdict]) == higher.verdict
+
+
+@pytest.mark.parametrize(
+    "name", ["", "some", "at least", "at least 0", "at least 1.1", "at least -1", "at least 1e-999999999"]
+)
+def test_what_is_not_a_share_is_refused_at_once(name):
+    with pytest.raises(ValueError, match="not a rule for scenarios"):
+        aggregate.share_of(name)
+
+
+def test_an_error_beside_a_certain_failure_is_not_let_pass():
+    spec = shared("at least 0.9", "fail", "fail", "error")
+    run = aggregate.decide_run(run_of(spec), [spec])
+    assert [aggregate.exit_code_of(run, rule) for rule in ("threshold", "error", "never")] == [1, 1, 0]

@@ -12,7 +12,7 @@ from functools import partial
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, shortened
-from keystone_action.scoring.aggregate import group_key
+from keystone_action.scoring.aggregate import group_key, tally_scenarios
 from keystone_action.scoring.composite import show_threshold
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
 
@@ -111,7 +111,27 @@ class Why:
         return f"{self.text} ({name}){more}" if self.text else f"{name}{more}"
 
 
+def scenario_share(spec: SpecResult) -> str:
+    """`17 of 20 scenarios pass, needs 0.9`; empty where all must pass."""
+    try:
+        tally = tally_scenarios(spec)
+    except ValueError:  # a rule that no run of ours writes, in results that somebody else wrote
+        return ""
+    if tally is None:
+        return ""
+    ungraded = f", {tally.ungraded:,} in error" if tally.ungraded else ""
+    verb = "passes" if tally.total == 1 else "pass"
+    needs = spec.scenarios.removeprefix("at least ")
+    return f"{tally.passed:,} of {words.count(tally.total, 'scenario')} {verb}{ungraded}, needs {needs}"
+
+
 def why_of_spec(spec: SpecResult) -> Why:
+    """The share of its scenarios where that decides, and why one did not pass."""
+    why, share = _why_of_part(spec), scenario_share(spec)
+    return replace(why, text=f"{share}: {why.text}" if why.text else share) if share else why
+
+
+def _why_of_part(spec: SpecResult) -> Why:
     """Of the cell that weighs most among the worst, else of the group that decided; empty where the spec itself tells
     nothing."""
     bad = sorted((cell for cell in spec.cells if cell.verdict == spec.verdict != "pass"), key=_by_weight)
@@ -154,8 +174,8 @@ def _by_weight(cell: CellResult) -> tuple[int, bool, float]:
 @dataclass(frozen=True, slots=True)
 class SpecRow:
     """One spec. url: of its file; empty where that is not known. composite: with the baseline's where that was another.
-    why: of the check that decided; empty for a pass. check: its name, check_url its line, gate what kind of one it
-    is."""
+    why: of the check that decided; of a pass only the share of scenarios, where that decides. check: its name,
+    check_url its line, gate what kind of one it is."""
 
     verdict: str
     id: str
@@ -190,7 +210,7 @@ def _row(spec: SpecResult, url: str, before: float | None) -> SpecRow:
         total=len(spec.cells),
         composite=f"{words.score(before)} → {composite}" if changed else composite,
     )
-    return row if spec.verdict == "pass" else _with_reason(row, spec)
+    return replace(row, why=scenario_share(spec)) if spec.verdict == "pass" else _with_reason(row, spec)
 
 
 def _with_reason(row: SpecRow, spec: SpecResult) -> SpecRow:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, shortened
-from keystone_action.report.sentences.causes import MAX_NAME, MAX_REASON, why_of_spec
+from keystone_action.report.sentences.causes import MAX_NAME, MAX_REASON, scenario_share, why_of_spec
 from keystone_action.report.sentences.facts import replay_warning
 from keystone_action.report.sentences.view import needs
 from keystone_action.scoring.fields import Verdict
@@ -40,18 +40,20 @@ def headline(run: RunResult, *, longest_name: int = MAX_NAME) -> str:
     deciding = [spec for spec in run.specs if spec.verdict == run.verdict] or list(run.specs)
     line = f"{product}: {_subject(run, deciding, longest_name)} {_VERBS[run.verdict]}"
     if run.verdict in ("fail", "error"):
-        where = _how_many(run)
+        where = "" if scenario_share(deciding[0]) else _how_many(run)
         return f"{line}{f' in {where}' if where else ''}{_beside(run)}: {_why(run, deciding[0])}"
     return f"{line}{_beside(run)}: {_passed_words(run)}"
 
 
 def _beside(run: RunResult) -> str:
-    """` (1 check broke; 3 tries of 2 cells)`: checks that broke where the failure is certain without them (a cell in
-    error has them for its reason), and how often cells were run where one was run again."""
+    """` (1 check broke; 3 tries of 2 cells)`: cells in error and checks that broke where the verdict is certain without
+    them (a cell in error has them for its reason), and how often cells were run where one was run again."""
     cells = [cell for spec in run.specs for cell in spec.cells]
     broken = sum(len(cell.broken_beside) for cell in cells)
     tries = [cell.attempts for cell in cells if cell.attempts]
-    told = [f"{words.count(broken, 'check')} broke"] if broken else []
+    ungraded = 0 if run.verdict == "error" else sum(cell.verdict == "error" for cell in cells)
+    told = [f"{words.count(ungraded, 'cell')} in error"] if ungraded else []
+    told += [f"{words.count(broken, 'check')} broke"] if broken else []
     if sum(tries) > len(tries):
         told.append(f"{sum(tries):,} tries" + (f" of {words.count(len(tries), 'cell')}" if len(tries) > 1 else ""))
     return f" ({'; '.join(told)})" if told else ""
@@ -83,6 +85,8 @@ def _how_many(run: RunResult) -> str:
 
 def _passed_words(run: RunResult) -> str:
     cells = [cell for spec in run.specs for cell in spec.cells]
+    if len(run.specs) == 1 and (share := scenario_share(run.specs[0])):
+        return share
     if len(cells) != 1:
         return f"{run.counts.get('passed', 0):,} of {words.count(run.counts.get('cells', 0), 'cell')}"
     graded = [check for check in cells[0].invariants if check.status != "skip"]

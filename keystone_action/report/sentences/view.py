@@ -14,7 +14,7 @@ from typing import Any
 
 from keystone_action.report import words
 from keystone_action.report.escape import first_line, is_long
-from keystone_action.report.sentences.causes import VERDICT_RANK, Failure, check_rank, failures
+from keystone_action.report.sentences.causes import VERDICT_RANK, Failure, check_rank, failures, scenario_share
 from keystone_action.report.sentences.facts import certainty, cost_facts, coverage, replay_note
 from keystone_action.scoring.composite import SCORE_TOLERANCE, show_threshold
 from keystone_action.scoring.results import (
@@ -110,6 +110,10 @@ class SpecView:
             value, low, high = (words.percent(part) for part in (rate.value, rate.low, rate.high))
             of = f" of {words.count(rate.n, 'cell')}" if rate.n else ""
             parts.append(f"pass rate {value}{of} (95% interval {low} to {high})")
+        if spec.scenario_rate is not None:
+            low, high = words.percent(spec.scenario_rate.low), words.percent(spec.scenario_rate.high)
+            of = words.count(spec.scenario_rate.n, "graded scenario")
+            parts.append(f"{scenario_share(spec)} (95% interval {low} to {high} of {of})")
         parts += certainty(spec)
         if any(group.total > 1 for group in spec.groups):
             parts.append(f"replicas needed: {spec.replica_aggregation}")
@@ -119,7 +123,8 @@ class SpecView:
     def facts(self) -> list[str]:
         """Composite, threshold and pass rate in words."""
         composite = words.score(self.spec.composite, beside=self.spec.pass_threshold)
-        composite = f"composite {composite}{counted_as_zero(self.spec.cells)}, {needs([self.spec])}"
+        needed = f", {needs([self.spec])}" if self.spec.scenarios == "all" else ""
+        composite = f"composite {composite}{counted_as_zero(self.spec.cells)}{needed}"
         passed = [f"{len(self.passed):,} of {words.count(len(self.spec.cells), 'cell')} passed"] if self.several else []
         return [composite, *passed, *self.statistics]
 
@@ -247,6 +252,8 @@ def _composite(run: RunResult) -> Iterator[str]:
         yield f"composite {words.score(run.composite)}{mark} of what was graded"
         return
     needed = needs(run.specs)
+    if any(spec.scenarios != "all" for spec in run.specs):
+        needed = ""  # a share of the scenarios decides, no composite does
     beside = run.specs[0].pass_threshold if needed and run.specs else None
     yield f"composite {words.score(run.composite, beside=beside)}{mark}" + (f", {needed}" if needed else "")
 

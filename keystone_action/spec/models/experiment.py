@@ -87,6 +87,16 @@ class AtLeast(StrictModel):
     """
 
 
+class ShareOfScenarios(StrictModel):
+    """A share of the scenarios of a spec."""
+
+    at_least: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+    """The share that must pass, above 0 and at most 1. It is taken as it is written: 0.9 of 10 scenarios is 9.
+
+    Example: `0.9`
+    """
+
+
 class Scoring(StrictModel):
     """How the scores of checks become a verdict. A cell's composite is Σ(weight · score) / Σ(weight) over the checks
     that were not skipped; it is 0 when a gate fails or a forbidden rule is broken.
@@ -105,6 +115,13 @@ class Scoring(StrictModel):
 
     Example: `majority`
     Example: `{at_least: 4}`
+    """
+    scenarios: TextOrMapping[Literal["all"], ShareOfScenarios] = "all"
+    """How many scenarios of the spec must pass. `all`: every one. `{at_least: rate}`: this share of them, the others
+    may fail. A scenario passes when its groups do, one for each parameter set; a flaky one counts as passed. A scenario
+    in error keeps the spec in `error` as long as it could still decide.
+
+    Example: `{at_least: 0.9}`
     """
     retry_errors: Annotated[int, Field(ge=0, le=100)] = 0
     """How often a cell is run again that broke before its agent's run was complete, from 0 to 100: a service, fixture,
