@@ -4,12 +4,12 @@ ARG BASE=python:3.12-slim
 # hadolint ignore=DL3006
 FROM ${BASE}
 
-# git for workspaces and what changed in them, tini as the init of a step. Some bases have Python without its venv. The
+# git for workspaces and what changed in them, tini as the init of a step, libfaketime for `determinism.clock`. Some bases have Python without its venv. The
 # versions are those of the base's release.
 # hadolint ignore=DL3008,SC2046
 RUN python3 -c 'import sys; assert sys.version_info >= (3, 11), "Keystone needs Python 3.11 or newer"' \
     && apt-get update \
-    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends git tini \
+    && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends git libfaketime tini \
         $(python3 -c 'import ensurepip, venv' 2> /dev/null || echo python3-venv) \
     && apt-get clean \
     && rm -r /var/lib/apt/lists/*

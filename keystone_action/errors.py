@@ -3,7 +3,6 @@
     KeystoneError
     ├── UsageError            exit 2: a bad call, or nothing to run
     │   ├── SpecError         exit 2: a bad spec file; carries every diagnostic of it
-    │   └── NotSupportedYet   exit 2: part of the contract that this version does not have
     ├── HarnessError          exit 3: what we (or a service, fixture, setup) broke; never the agent's fault
     │   ├── SandboxError      the sandbox could not be made, or its supervisor died
     │   ├── ServiceError      a service never got ready or went away
@@ -65,13 +64,6 @@ class UsageError(KeystoneError):
     """A bad call, a named file that is missing, or nothing to run."""
 
     exit_code = EXIT_USAGE
-
-
-class NotSupportedYet(UsageError):  # noqa: N818 - reads as the sentence it prints
-    """A field, option or value of the contract that this version refuses rather than ignores."""
-
-    def __init__(self, what: str, *, help: str = "") -> None:  # noqa: A002
-        super().__init__(f"{what} is not supported yet", help=help)
 
 
 class HarnessError(KeystoneError):

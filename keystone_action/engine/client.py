@@ -169,6 +169,13 @@ class EngineClient:
         return found
 
     @library_errors()
+    def processes(self, container: str) -> list[list[str]]:
+        """Its processes: for each its number, its parent's (both as the engine's machine counts) and its arguments as
+        one text."""
+        found = self._connection.top(container, ps_args="-eo pid,ppid,args")
+        return found.get("Processes") or []
+
+    @library_errors()
     def logs(self, container: str, *, lines: int | None = None) -> bytes:
         """What it printed, or the last lines of that."""
         return self._connection.logs(container, tail="all" if lines is None else lines)

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from keystone_action.errors import NotSupportedYet, SandboxError, UsageError
+from keystone_action.errors import SandboxError, UsageError
 from keystone_action.files.paths import is_within, real_path
+from keystone_action.runner.cell.clock import find_library
 from keystone_action.runner.roots import make_readable
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, listing, nearest, show_value
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
@@ -53,6 +54,7 @@ def preflight(specs: Sequence[LoadedSpec], planned: Plan, options: Options) -> F
     try:
         for loaded in wanted:
             _refuse_without_gateway(loaded, options)
+            _refuse_without_clock(loaded)
             if loaded.spec.services:
                 from keystone_action.services.service import refuse_unsupported
 
@@ -75,6 +77,14 @@ def _refuse_without_gateway(loaded: LoadedSpec, options: Options) -> None:
         )
 
 
+def _refuse_without_clock(loaded: LoadedSpec) -> None:
+    if loaded.spec.determinism.clock is not None and find_library() is None:
+        raise UsageError(
+            f"{loaded.path}: determinism.clock needs libfaketime, which is not installed",
+            help="install it (Debian and Ubuntu: apt-get install libfaketime), or leave determinism.clock out",
+        )
+
+
 def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
     resources = loaded.spec.resources
     if resources.readable:
@@ -82,8 +92,6 @@ def _refuse_what_containers_lack(loaded: LoadedSpec) -> None:
             f"{loaded.path}: resources.readable shows folders of this machine, and this spec runs in an image",
             help="install what the agent needs in the image (`base`), or by setup.packages and setup.commands",
         )
-    if loaded.spec.audit.processes:
-        raise NotSupportedYet(f"{loaded.path}: audit.processes in containers")
     if resources.strict and resources.disk is not None:
         raise UsageError(
             f"{loaded.path}: resources.strict: true can't be kept for disk: a container is stopped once it is seen"

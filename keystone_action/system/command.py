@@ -87,7 +87,7 @@ class Command:
     stderr_to: KeptWhole | None = None
     """As `stdout_to`."""
     lists_processes: bool = False
-    """Whether it is wanted which processes it had. Containers can't tell."""
+    """Whether it is wanted which processes it had."""
 
     @property
     def kept_whole(self) -> tuple[KeptWhole | None, KeptWhole | None]:

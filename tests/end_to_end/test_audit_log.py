@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from support.audit import audit_lines
 from support.forbidden_rules import TOKEN, spec_of, with_workspace
+from support.images import PYTHON
 from support.model_agents import CLIENT, behind, run, says
 
 SEED_SCRIPT = Path(__file__).parent.parent / "data" / "seed_checks" / "validate_api_responses.py.txt"
@@ -66,6 +68,36 @@ def test_processes_are_written_down_as_they_were_seen(tmp_path: Path) -> None:
     assert by_word["another"]["exit"] == 3
     assert (by_word["30"]["argv"], by_word["30"]["exit"]) == (["sleep", "30"], -9)
     assert by_word["sleep 0.4; exit 7"]["argv"][:2] == ["sh", "-c"]
+
+
+@pytest.mark.docker
+def test_processes_in_a_container_are_written_down_as_they_were_seen(
+    tmp_path: Path, image: Callable[[str], str]
+) -> None:
+    script = PROCESSES.replace("0.3", "1").replace("0.4", "1").replace("0.5", "1").replace("0.8", "1.5")
+    spec = spec_of(script, {}, audit={"processes": True}, secrets=["TOKEN"], base=image(PYTHON))
+    spec["agent"]["env"] = {"TOKEN": "{{ secrets.TOKEN }}"}
+    called = run(tmp_path, spec, {"TOKEN": TOKEN})
+    assert called.code == 0, called.err
+    found = audit_lines(called.output, "process")
+    (own,) = [one for one in found if one["how_known"] == "started"]
+    assert (own["argv"], own["exit"]) == (["python3", "-c", script], 3)
+    assert own["start"] < own["end"]
+    seen = [one["argv"] for one in found if one["how_known"] == "seen"]
+    assert ["sleep", "30"] in seen
+    assert any(argv[-2:] == ["first", "***"] for argv in seen), seen
+    assert any(argv[-1] == "another" for argv in seen), seen
+    assert not any("docker-init" in argv[0] or "tini" in argv[0] for argv in seen), seen
+
+
+@pytest.mark.docker
+def test_an_agent_in_a_container_that_no_look_saw_is_written_down(tmp_path: Path, image: Callable[[str], str]) -> None:
+    spec = spec_of("", {}, audit={"processes": True}, base=image(PYTHON))
+    spec["agent"] = {"type": "command", "command": ["true"]}
+    called = run(tmp_path, spec, {})
+    assert called.code == 0, called.err
+    (own,) = audit_lines(called.output, "process")
+    assert (own["argv"], own["exit"], own["how_known"]) == (["true"], 0, "started")
 
 
 def test_without_audit_processes_there_are_none(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_every_optional_property_has_its_default() -> None:
 def test_nothing_that_is_never_supported_is_in_the_schema() -> None:
     parts = schema_parts()
     keys = {key for schema in parts.values() for key in schema.get("properties", {})}
-    assert not {"dns_overrides", "clock", "max_turns", "output_path"} & keys
+    assert not {"dns_overrides", "max_turns", "output_path"} & keys
     assert not {"AnthropicAgent", "HttpAgent"} & parts.keys()
     assert parts["CommandAgent"]["properties"]["user"]["const"] == "unprivileged"
 

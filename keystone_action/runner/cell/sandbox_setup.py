@@ -12,7 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,7 @@ import anyio
 from keystone_action.agents.program import agent_environment
 from keystone_action.errors import HarnessError
 from keystone_action.files.copies import GitState, copy_exactly, git_state, put_copies
+from keystone_action.runner.cell.clock import CellClock, lay_out_clock, require_effect
 from keystone_action.runner.cell.fixtures import write_files
 from keystone_action.runner.cell.python_packages import (
     PythonEnvironment,
@@ -85,19 +86,26 @@ class CellVariables:
     addresses: Mapping[str, Address]
     seed: int | None
     setup_env: Mapping[str, str]
+    clock: Mapping[str, str] = field(default_factory=dict)
+    """For the agent and checks: setup runs in the machine's time, or no registry's certificate would be valid."""
 
     def of_command(self, workspace_inside: str) -> dict[str, str]:
-        """For commands of `setup` and of checks. workspace_inside: as the sandbox sees it."""
+        """For commands of `setup`. workspace_inside: as the sandbox sees it."""
         return self._variables(workspace_inside)
+
+    def of_check(self, workspace_inside: str) -> dict[str, str]:
+        """For commands of checks."""
+        return {**self.clock, **self.of_command(workspace_inside)}
 
     def of_agent(self, workspace_inside: str, model_variables: Mapping[str, str] | None) -> dict[str, str]:
         """For the agent. Raises HarnessError for a variable that no process can be given."""
-        return self._variables(
+        own = self._variables(
             workspace_inside,
             model_variables=model_variables,
             agent_directory=self.task.directory,
             agent_env=self.task.agent.env,
         )
+        return {**self.clock, **own}
 
     def _variables(self, workspace_inside: str, **of_agent: Any) -> dict[str, str]:
         return agent_environment(
@@ -143,8 +151,12 @@ async def open_sandbox(
     progress, mask = running.progress, running.run.masker.text
     for command in setup.commands:
         progress.tell(f"setup $ {shown_command(mask(command))}")
-    making = _SandboxMaking(running, task, setup, expressions, connections, stack)
+    clock = await anyio.to_thread.run_sync(lay_out_clock, running.spec.determinism.clock, running.roots.area)
+    making = _SandboxMaking(running, task, setup, expressions, connections, stack, clock)
     opened = await (making.as_process() if images is None else making.in_container(await images))
+    if clock is not None:
+        environment = opened.variables.of_agent(opened.sandbox.workspace_inside, None)
+        await require_effect(clock, opened.sandbox, environment, running.image)
     connections.users.admit(opened.sandbox)
     if not running.options.caller.verbose:
         return opened
@@ -165,6 +177,12 @@ class _SandboxMaking:
     expressions: Expressions
     connections: Connections
     stack: AsyncExitStack
+    clock: CellClock | None
+
+    @property
+    def _folders(self) -> tuple[Path, ...]:
+        """What code in the sandbox may read of ours."""
+        return (*self.task.folders, *([self.clock.folder] if self.clock is not None else []))
 
     async def as_process(self) -> OpenedSandbox:
         running, setup = self.running, self.setup
@@ -173,7 +191,7 @@ class _SandboxMaking:
         shown = readable_folders(running.loaded, running.options)
         packages = await _make_environment_once(running, setup)
         made = (packages.directory,) if packages.directory is not None else ()
-        readable = (*self.task.folders, *made, *shown)
+        readable = (*self._folders, *made, *shown)
         base = with_search_path(packages.variables, shown)
         sandbox = await run.provider.open(
             roots.workspace,
@@ -202,7 +220,7 @@ class _SandboxMaking:
         name, hosts = (network.name, dict(network.hosts)) if network is not None else ("none", {})
         provider = provider.with_network(name, hosts, dns=network.dns if network is not None else ())
         base = dict(proxy.environment) if proxy is not None else {}
-        workspace, readable = running.roots.workspace, self.task.folders
+        workspace, readable = running.roots.workspace, self._folders
         sandbox = await provider.open(workspace, limits=running.limits, readable=readable, environment=base)
         stack.push_async_callback(run_shielded, sandbox.close)
         variables = self._variables(setup)
@@ -217,14 +235,17 @@ class _SandboxMaking:
                 {**found, **setup.env},
                 networks=(name,) if is_open else (OPEN_NETWORK, name),
                 extra_hosts=hosts,
-                fingerprint=None if _sees_others(running) else partial(fingerprint, workspace, found, readable),
+                fingerprint=None
+                if _sees_others(running)
+                else partial(fingerprint, workspace, found, self.task.folders),
                 secrets=tuple(self.expressions.names["secrets"].values()),
             )
             stack.push_async_callback(run_shielded, provider.close)
         return self._opened(sandbox, provider, readable, variables, base)
 
     def _variables(self, setup: Setup) -> CellVariables:
-        return CellVariables(self.task, self.connections.addresses, self.running.spec.determinism.seed, dict(setup.env))
+        seed, clock = self.running.spec.determinism.seed, self.clock.environment if self.clock is not None else {}
+        return CellVariables(self.task, self.connections.addresses, seed, dict(setup.env), clock)
 
     def _opened(
         self,
@@ -234,7 +255,7 @@ class _SandboxMaking:
         variables: CellVariables,
         base: Mapping[str, str],
     ) -> OpenedSandbox:
-        check_environment = {**base, **variables.of_command(sandbox.workspace_inside)}
+        check_environment = {**base, **variables.of_check(sandbox.workspace_inside)}
         return OpenedSandbox(sandbox, provider, readable, variables, check_environment)
 
     def _with_program(self) -> Setup:

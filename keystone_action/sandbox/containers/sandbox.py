@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import os
+import signal
 import stat
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any, TypedDict
 
 from keystone_action.engine import archives
+from keystone_action.engine.calls import Refused
+from keystone_action.engine.client import EngineClient
 from keystone_action.engine.container import ContainerPlan, ContainerRun, could_not_start, not_found
 from keystone_action.engine.images import Image
 from keystone_action.errors import SandboxError
@@ -124,13 +131,13 @@ class DockerSandbox:
         """See `Sandbox.run`. A command in a sandbox that copies waits until the one before has ended."""
         supplies = Supplies([str(self.workspace)])
         async with self.turn:
-            run = self._container(command)
+            run, seen = self._container(command)
 
             async def end() -> None:
                 run.finish()
 
             async with stopping_at(stop, end):
-                completed = await self._run(command, run)
+                completed = await self._run(command, run, seen)
         supplies.check(completed)
         return completed
 
@@ -140,8 +147,8 @@ class DockerSandbox:
         import anyio
 
         async with self.turn:
-            run = self._container(command)
-            completed = asyncio.ensure_future(self._run(command, run))
+            run, seen = self._container(command)
+            completed = asyncio.ensure_future(self._run(command, run, seen))
             serving = ContainerCommand(completed, self.image.client, self.transfer.user, self.image.search_path, run)
             try:
                 yield serving
@@ -151,7 +158,7 @@ class DockerSandbox:
                     await asyncio.wait([completed])
                 completed.exception()  # the caller that waited for it has been told
 
-    async def _run(self, command: Command, run: ContainerRun) -> Completed:
+    async def _run(self, command: Command, run: ContainerRun, seen: ContainerProcesses | None) -> Completed:
         if not self._has_directory(command.cwd):
             # An engine would make it, as root.
             return could_not_start(f"keystone: {command.cwd}: there is no such directory in the workspace\n", 126)
@@ -161,6 +168,8 @@ class DockerSandbox:
         # A program that takes itself away was there: only a look before can tell.
         was_ours = await asyncio.to_thread(self._find, program, path, only_ours=True) is not None
         done = await self.run_container(run)
+        if seen is not None:
+            done = seen.told(done)
         if command.as_root:
             await self.run_container(self._chown_run())
         unclear = done.exit_code in (126, 127) and not done.not_found and not was_ours
@@ -184,7 +193,8 @@ class DockerSandbox:
     def _has_directory(self, relative: str) -> bool:
         return os.path.lexists(self.workspace / relative)
 
-    def _container(self, command: Command) -> ContainerRun:
+    def _container(self, command: Command) -> tuple[ContainerRun, ContainerProcesses | None]:
+        """The container of a command, and the list of its processes where that is wanted."""
         environment = {**self.environment, **command.env}
         must_be_text(command.argv, environment)
         # The shell by its place: the PATH that a spec gives is for what it runs.
@@ -206,16 +216,25 @@ class DockerSandbox:
         extras = self.extras()
         if command.stdin:
             extras.append(archives.small_file(STANDARD_INPUT.lstrip("/"), command.stdin, 0o444))
-        return ContainerRun(
+        seen = ContainerProcesses(self.image.client, argv, plan.init) if command.lists_processes else None
+        watches_disk = self.limits.disk is not None
+
+        def look(container: str) -> str | None:
+            if seen is not None:
+                seen.look(container)
+            return self.transfer.look(container) if watches_disk else None
+
+        run = ContainerRun(
             self.image.client,
             plan,
             timeout=command.timeout,
             prepare=lambda container: self.transfer.prepare(container, extras),
             collect=self.transfer.collect,
             on_stop=self.transfer.stop,
-            look=self.transfer.look if self.limits.disk is not None else None,
+            look=look if watches_disk or seen is not None else None,
             kept_whole=command.kept_whole,
         )
+        return run, seen
 
     def extras(self) -> list[Iterable[bytes]]:
         """What each container gets besides the workspace and its like, as pieces of an archive."""
@@ -296,3 +315,100 @@ def must_be_text(argv: tuple[str, ...], environment: Mapping[str, str]) -> None:
         "".join(strings).encode()
     except UnicodeEncodeError as error:
         raise SandboxError(f"the Docker engine takes only text in commands and their environment: {error}") from error
+
+
+_MOST = 5_000
+"""Processes of a command that are kept."""
+_ARGUMENTS = 2_000
+"""Characters of one's arguments."""
+_GONE = (404, 409)
+
+
+class ContainerProcess(TypedDict):
+    """See `SeenProcess` of the process sandbox."""
+
+    pid: int | None
+    """As the engine's machine counts; None for the command itself where no look came in time."""
+    argv: list[str]
+    started: float
+    ended: float | None
+    status: int | None
+    is_first: bool
+
+
+@dataclass
+class ContainerProcesses:
+    """The processes of one command, as looks at its container find them. argv: the command's own. init: whether process
+    1 is an init of the engine's.
+
+    The first process is known for sure: we started it. Others are there at a look, or are missed. The engine tells a
+    process's arguments as one text, which is taken apart at blanks here.
+    """
+
+    client: EngineClient
+    argv: tuple[str, ...]
+    init: bool
+    found: list[ContainerProcess] = field(default_factory=list)
+    left_out: int = 0
+    refusal: str = ""
+    """What the engine said when it could not list them."""
+    _alive: dict[tuple[int | None, str], ContainerProcess] = field(default_factory=dict)
+    _first: ContainerProcess | None = None
+    _began: float = field(default_factory=time.time)
+
+    def look(self, container: str) -> None:
+        """Find those that are there now. Blocks. Raises what the client raises, but for a container that has ended."""
+        try:
+            rows = self.client.processes(container)
+        except Refused as error:
+            if error.status not in _GONE:
+                self.refusal = error.sentence
+            return
+        now = time.time()
+        there = {(int(row[0]), row[2]): int(row[1]) for row in rows if len(row) == 3 and row[0].isdigit()}
+        numbers = {pid for pid, _ in there}
+        top = next((pid for (pid, _), parent in there.items() if parent not in numbers), None)
+        for (pid, text), parent in there.items():
+            if (self.init and pid == top) or (pid, text) in self._alive:
+                continue
+            self._add(pid, text, now, is_first=parent == top if self.init else pid == top)
+        for key in self._alive.keys() - there.keys():
+            self._alive.pop(key)["ended"] = now
+
+    def _add(self, pid: int | None, text: str, now: float, *, is_first: bool) -> None:
+        if len(self.found) >= _MOST:
+            self.left_out += 1
+            return
+        is_first = is_first and self._first is None
+        argv = list(self.argv) if is_first else text[:_ARGUMENTS].split()
+        started = self._began if is_first else now
+        seen = ContainerProcess(pid=pid, argv=argv, started=started, ended=None, status=None, is_first=is_first)
+        if is_first:
+            self._first = seen
+        self._alive[pid, text] = seen
+        self.found.append(seen)
+
+    def told(self, completed: Completed) -> Completed:
+        """The end of the command with its processes. Raises SandboxError where the engine could not list them."""
+        if self.refusal and not self.found:
+            raise SandboxError(
+                f"audit.processes: the engine can't list what runs in a container: {self.refusal}",
+                help="it needs `ps` on its machine; leave audit.processes out where it has none",
+            )
+        now = time.time()
+        if self._first is None and not completed.not_found:
+            self._add(None, "", now, is_first=True)
+        for seen in self.found:
+            if seen["ended"] is None:
+                seen["ended"] = now
+        if self._first is not None:
+            self._first["ended"], self._first["status"] = now, _wait_status(completed)
+        listed: tuple[dict[str, Any], ...] = tuple(dict(seen) for seen in self.found)
+        return dataclasses.replace(completed, processes=listed, processes_left_out=self.left_out)
+
+
+def _wait_status(completed: Completed) -> int | None:
+    """As of `waitpid`."""
+    if completed.exit_code is not None:
+        return completed.exit_code << 8
+    return completed.signal if completed.signal in set(signal.valid_signals()) else None

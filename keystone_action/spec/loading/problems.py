@@ -172,7 +172,6 @@ _FORMS = {
 _NOT_YET_TYPES = ("anthropic", "paragon", "http")
 _NOT_YET_KEYS: Mapping[KeyPath, str] = {
     ("network", "dns_overrides"): "leave it out",
-    ("determinism", "clock"): "determinism.seed is supported",
 }
 """Keys of the contract that this version does not support → what to do instead."""
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}

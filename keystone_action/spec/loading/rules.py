@@ -281,9 +281,6 @@ def find_unsupported(scope: Scope) -> Iterator[Problem]:
         yield not_yet(("agent", "user"), f"the agent user '{spec.agent.user}'", "only unprivileged is")
     for index, service in enumerate(spec.services):
         yield from _unsupported_service(service, ("services", index))
-    if spec.audit.processes and spec.base is not None:
-        advice = "leave it out, or leave `base` out: the process sandbox can tell"
-        yield not_yet(("audit", "processes"), "audit.processes in containers", advice, on_key=True)
 
 
 def _unsupported_service(service: Any, path: KeyPath) -> Iterator[Problem]:

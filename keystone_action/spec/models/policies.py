@@ -11,10 +11,12 @@ import ipaddress
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from keystone_action.spec.globs import label_pattern
 from keystone_action.spec.models.fields import Duration, PlainText, RegexPattern, Size, StrictModel, WorkspacePath
@@ -196,9 +198,47 @@ class Network(StrictModel):
     """
 
 
+_FIRST_YEAR, _YEAR_AFTER = 1970, 2200
+_INSTANT = r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)$"
+"""As editors know it: what it means is seen when a spec is loaded."""
+
+
+def _parse_instant(value: Any) -> datetime:
+    """From a text with date, time and zone. Raises PydanticCustomError."""
+    expected = "a date and time with its zone like 2026-01-01T00:00:00Z"
+    try:
+        parsed = datetime.fromisoformat(value) if isinstance(value, str) and re.match(_INSTANT, value) else None
+    except ValueError:
+        parsed = None
+    if parsed is None or parsed.tzinfo is None:
+        raise PydanticCustomError("instant", "expected {expected}", {"expected": expected, "found": repr(value)})
+    if not _FIRST_YEAR <= (parsed - parsed.utcoffset()).year < _YEAR_AFTER:  # type: ignore[operator]
+        expected = f"a time from {_FIRST_YEAR} on and before {_YEAR_AFTER}, by UTC"
+        raise PydanticCustomError("instant", "expected {expected}", {"expected": expected, "found": repr(value)})
+    return parsed
+
+
+Instant = Annotated[
+    datetime,
+    BeforeValidator(_parse_instant),
+    PlainSerializer(lambda value: value.isoformat(), return_type=str),
+    WithJsonSchema(
+        {"type": "string", "pattern": r"^\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d(:\d\d(\.\d+)?)?([Zz]|[+-]\d\d:\d\d)$"}
+    ),
+]
+"""A moment."""
+
+
 class Determinism(StrictModel):
     """What is kept equal from run to run."""
 
+    clock: Instant | None = None
+    """The moment at which the agent starts, by its own clock: a date and time with its zone, from 1970 on. The agent
+    and the checks that execute see it, and time goes on from there; `setup` and our own processes see the machine's
+    time. It is done by libfaketime, which static programs and those of Go escape.
+
+    Example: `"2026-01-01T00:00:00Z"`
+    """
     seed: Annotated[int, Field(ge=0, le=4294967295)] | None = None
     """The agent and the checks find this number as `KEYSTONE_SEED` and `PYTHONHASHSEED`, and expressions as
     `{{ cell.seed }}`. Without it the two variables are not set, and `{{ cell.seed }}` is a number of the cell's own
@@ -229,8 +269,8 @@ class Audit(StrictModel):
     Example: `true`
     """
     processes: bool = False
-    """Each process of the agent that was seen, by 50 looks a second; one that lives shorter can be missed. Only the
-    process sandbox can tell: with `base` it is refused.
+    """Each process of the agent that was seen: by 50 looks a second in the process sandbox, by some five in a
+    container. One that lives shorter can be missed.
 
     Example: `true`
     """
