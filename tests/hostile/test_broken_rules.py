@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +57,14 @@ def test_git_status_writes_its_index_anew(tmp_path: Path) -> None:
 def test_the_mode_of_the_workspace_counts(tmp_path: Path) -> None:
     found = rule_on_files(tmp_path, "os.chmod('.', 0o777)")
     assert found["violated"]
-    assert found["details"].startswith(".: its permissions changed (0700 → 0777)")
+    before = "0700" if os.geteuid() == 0 else "0755"  # a user of its own is let in alone
+    assert found["details"].startswith(f".: its permissions changed ({before} → 0777)")
 
 
 @honest(FAMILY, MODE_OF_THE_ROOT)
 def test_a_mode_that_is_set_to_what_it_was_is_no_change(tmp_path: Path) -> None:
-    assert not rule_on_files(tmp_path, "os.chmod('.', 0o700); os.chmod('src/a.py', 0o755)")["violated"]
+    script = "os.chmod('.', os.stat('.').st_mode & 0o7777); os.chmod('src/a.py', 0o755)"
+    assert not rule_on_files(tmp_path, script)["violated"]
 
 
 @pytest.mark.parametrize("path", [".", "docs", "docs/b.md", ".git/HEAD"])

@@ -73,7 +73,9 @@ def test_files_of_ours_can_not_be_read(checkout: Path) -> None:
                 for path in (checkout / "hidden_test.py", checkout, Path(__file__), Path.home(), Path("/tmp")):
                     result = await sandbox.run(shell(f"ls {path} > /dev/null && cat {path}"))
                     assert "SECRET" not in result.stdout.text()
-                    assert "ermission denied" in result.stderr.text(), path
+                    # Landlock refuses; where there are mounts, too, the place is empty.
+                    refused = ("ermission denied", "No such file")
+                    assert any(words in result.stderr.text() for words in refused), path
             for path in ("/root", f"/proc/{os.getpid()}/environ", f"/proc/{sandboxes.launcher.pid}/environ"):
                 result = await sandbox.run(shell(f"cat {path}/* {path}"))
                 assert (result.exit_code, result.stdout.total) == (1, 0), path
