@@ -244,6 +244,8 @@ class AgentCall:
     """Ends the agent once it is set."""
     gateways: Mapping[str, ModelAddress] = field(default_factory=dict)
     """Where models are reached, by the names of providers."""
+    mcp_servers: Mapping[str, str] = field(default_factory=dict)
+    """The URLs of MCP servers by name, for the client of a known agent."""
     deny_provider_tools: bool = False
     """Whether tools that a provider runs are refused."""
     lists_processes: bool = False

@@ -117,6 +117,7 @@ async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> A
         deny_provider_tools=task.deny_provider_tools,
         prompt_file=task.inputs.prompt_file,
         environment={**sandbox.environment, **task.environment},
+        mcp_servers=task.mcp_servers,
     )
     environment = {**command.environment, **task.environment}
     await _require(preset, agent.binary or preset.program, sandbox, environment.get("PATH"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from keystone_action.errors import OutputError
-from keystone_action.evidence.model import RecordedRequest
+from keystone_action.evidence.model import RecordedCall, RecordedRequest
 
 _dumps = json.JSONEncoder(check_circular=False).encode
 """ASCII only: no line ever holds a character that some reader takes for the end of it."""
@@ -90,6 +90,17 @@ class AuditLog:
         if request.cut:
             details["request_body_cut"] = request.cut
         return self.write("http_call", details, ts=request.ts)
+
+    def mcp_call(self, call: RecordedCall) -> int:
+        """A call of a tool that an mcp_mock answers; returns the bytes of its line. Raises OSError."""
+        details = {
+            "service": call.service,
+            "tool": call.tool,
+            "arguments": call.arguments,
+            "result": call.result,
+            "is_error": call.is_error,
+        }
+        return self.write("mcp_call", details, ts=call.ts)
 
     def close(self) -> None:
         """Harmless when repeated."""

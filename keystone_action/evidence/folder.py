@@ -38,6 +38,7 @@ from keystone_action.evidence.model import (
     ObservedService,
     QueryFailed,
     QueryResult,
+    RecordedCall,
     RecordedRequest,
 )
 from keystone_action.evidence.trace import Trace
@@ -288,6 +289,7 @@ class _Sealed:
     for_host: Address
     is_database: bool = False
     requests: tuple[RecordedRequest, ...] | None = None
+    calls: tuple[RecordedCall, ...] | None = None
     writes: tuple[TableWrite, ...] | None = None
     not_seen: tuple[str, ...] = ()
     broken: str = ""
@@ -305,6 +307,7 @@ class _Sealed:
             for_host=service.for_host,
             is_database=service.database is not None,
             requests=None if service.requests is None else tuple(service.requests.requests()),
+            calls=None if service.calls is None else tuple(service.calls.calls()),
             writes=None if writes is None else tuple(writes.writes()),
             not_seen=() if writes is None else tuple(writes.not_seen),
             broken=_problem(service.require_unbroken),
@@ -345,6 +348,10 @@ class _SealedService:
         return None if self.sealed.requests is None else _SealedRequests(self.sealed.requests)
 
     @property
+    def calls(self) -> _SealedCalls | None:
+        return None if self.sealed.calls is None else _SealedCalls(self.sealed.calls)
+
+    @property
     def writes(self) -> _SealedWrites | None:
         sealed = self.sealed
         return None if sealed.writes is None else _SealedWrites(self.name, sealed.writes, sealed.not_seen)
@@ -371,6 +378,14 @@ class _SealedRequests:
     recorded: tuple[RecordedRequest, ...]
 
     def requests(self) -> Sequence[RecordedRequest]:
+        return self.recorded
+
+
+@dataclass(frozen=True, slots=True)
+class _SealedCalls:
+    recorded: tuple[RecordedCall, ...]
+
+    def calls(self) -> Sequence[RecordedCall]:
         return self.recorded
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from keystone_action.evidence.trace import AGENT_RESULT
 
@@ -26,10 +26,13 @@ class Address:
     user: str = ""
     password: str = ""
     database: str = ""
+    command: str = ""
+    """A program in the sandbox that speaks for it on standard input and output."""
 
     def as_mapping(self) -> dict[str, Any]:
         """The keys that expressions and KeystoneContext have, without the empty ones."""
-        values = {name: getattr(self, name) for name in ("host", "port", "url", "user", "password", "database")}
+        keys = ("host", "port", "url", "user", "password", "database", "command")
+        values = {name: getattr(self, name) for name in keys}
         return {name: value for name, value in values.items() if value not in ("", None)}
 
 
@@ -148,6 +151,33 @@ class RecordedRequest:
     response_body: str
     ts: str
 
+    @property
+    def headline(self) -> str:
+        """What it asked for, on one line."""
+        return f"{self.method} {self.path}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedCall:
+    """One call of a tool that an mcp_mock recorded, in the order of the answers.
+
+    `arguments` is what the client sent as JSON; `result` is the text of the answer, or what the error said.
+    """
+
+    service: str
+    tool: str
+    arguments: Any
+    result: str
+    is_error: bool
+    ts: str
+    cut: ClassVar[int] = 0
+    """All of it is kept."""
+
+    @property
+    def headline(self) -> str:
+        """What was called, on one line."""
+        return self.tool
+
 
 @dataclass(frozen=True, slots=True)
 class QueryResult:
@@ -185,6 +215,13 @@ class RequestLog(Protocol):
         """In the order they came in. Reads the journal on disk."""
 
 
+class CallLog(Protocol):
+    """The calls of tools that a recording mcp_mock saw for one cell."""
+
+    def calls(self) -> Sequence[RecordedCall]:
+        """In the order of the answers. Reads the journal on disk."""
+
+
 class ObservedService(Protocol):
     """A service of a cell as judging sees it, whether it still serves or was sealed."""
 
@@ -200,6 +237,10 @@ class ObservedService(Protocol):
     @property
     def requests(self) -> RequestLog | None:
         """What it recorded of this cell, where it records."""
+
+    @property
+    def calls(self) -> CallLog | None:
+        """Which of its tools were called for this cell, where it is an mcp_mock that records."""
 
     @property
     def writes(self) -> WriteLog | None:
@@ -374,6 +415,11 @@ class Evidence:
         """What a mock recorded; None where there is no such service, or it does not record."""
         found = self.services.get(service)
         return None if found is None else found.requests
+
+    def call_log(self, service: str) -> CallLog | None:
+        """What an mcp_mock recorded; None where there is no such service, or it does not record."""
+        found = self.services.get(service)
+        return None if found is None else found.calls
 
     @property
     def answer_trace(self) -> Trace | None:

@@ -20,87 +20,29 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal
 from urllib.parse import parse_qs
 
-from keystone_action.errors import OutputError
-from keystone_action.evidence.audit import LineFile
+from keystone_action.evidence.journal import JournalRecords, RecordJournal
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.spec.globs import compile_path
 
-_FIELDS = RecordedRequest.__slots__
-_values = attrgetter(*_FIELDS)
 
-
-class RequestJournal:
+class RequestJournal(RecordJournal[RecordedRequest]):
     """Appends requests to `<service>.requests.jsonl`."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
-        self._file = LineFile(path)
-
-    def append(self, request: RecordedRequest) -> int:
-        """Append one request and return its bytes. The kernel has the line when this returns, so it survives the end of
-        this process. Raises OSError."""
-        return self._file.append(dict(zip(_FIELDS, _values(request), strict=True)))
-
-    def close(self) -> None:
-        """Harmless when repeated."""
-        self._file.close()
+        super().__init__(path, RecordedRequest)
 
 
-class JournalRequests(Sequence[RecordedRequest]):
-    """The requests of a journal as they were when this was made; each is read when it is asked for.
-
-    Only where each line starts is held in memory: bodies may have 16 MiB each. A line that is not complete (we were
-    ended while writing it) was never answered and is left out.
-    """
+class JournalRequests(JournalRecords[RecordedRequest]):
+    """The requests of a journal as they were when this was made."""
 
     def __init__(self, path: Path) -> None:
-        """A journal that isn't there has no requests. Raises OutputError when it can't be read."""
-        self._path = path
-        self._starts: list[int] = []
-        try:
-            with path.open("rb") as lines:
-                position = 0
-                for line in lines:
-                    if line.endswith(b"\n"):
-                        self._starts.append(position)
-                    position += len(line)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            raise _unreadable(path, error) from error
-
-    def __len__(self) -> int:
-        return len(self._starts)
-
-    @overload
-    def __getitem__(self, index: int) -> RecordedRequest: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[RecordedRequest]: ...
-    def __getitem__(self, index: int | slice) -> RecordedRequest | list[RecordedRequest]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        start = self._starts[index]
-        try:
-            with self._path.open("rb") as lines:
-                lines.seek(start)
-                return _parse(lines.readline())
-        except (OSError, ValueError, TypeError) as error:
-            raise _unreadable(self._path, error) from error
-
-    def __iter__(self) -> Iterator[RecordedRequest]:
-        if not self._starts:
-            return
-        try:
-            with self._path.open("rb") as lines:
-                for _ in self._starts:
-                    yield _parse(lines.readline())
-        except (OSError, ValueError, TypeError) as error:
-            raise _unreadable(self._path, error) from error
+        """See JournalRecords."""
+        super().__init__(path, RecordedRequest)
 
 
 class JournalLog:
@@ -117,14 +59,6 @@ class JournalLog:
         if self._before_reading is not None:
             self._before_reading()
         return JournalRequests(self.path)
-
-
-def _parse(line: bytes) -> RecordedRequest:
-    return RecordedRequest(**json.loads(line))
-
-
-def _unreadable(path: Path, error: Exception) -> OutputError:
-    return OutputError(f"the record of requests in {path} can't be read: {error}")
 
 
 PARTS = ("method", "path", "query", "headers", "body", "json")
@@ -176,12 +110,15 @@ def parse_field(text: str) -> Field:
 
 
 def _steps(part: str, rest: str, text: str) -> tuple[str | int, ...]:
-    if not rest:
-        return ()
-    if part in ("method", "path", "body"):
+    if rest and part in ("method", "path", "body"):
         raise ValueError(f"expected nothing after .{part} in {text!r}, found {rest!r}")
     if part == "headers" and rest.startswith(".") and len(rest) > 1:
         return (rest[1:],)  # header names may hold dots
+    return parse_steps(rest, text)
+
+
+def parse_steps(rest: str, text: str) -> tuple[str | int, ...]:
+    """The steps of `.a["b.c"][0]`. text: what it is the end of, for messages. Raises ValueError with a sentence."""
     steps: list[str | int] = []
     position = 0
     while position < len(rest):
@@ -239,7 +176,7 @@ def parse_path(text: str) -> tuple[str | int, ...]:
     below = text.removeprefix("$")
     if not text:
         raise ValueError("expected a path like a.b[0], found nothing")
-    return _steps("json", below if below[:1] in ("", "[", ".") else f".{below}", text)
+    return parse_steps(below if below[:1] in ("", "[", ".") else f".{below}", text)
 
 
 def descend(value: Any, steps: tuple[str | int, ...], where: str) -> Any | Missing:
@@ -263,25 +200,25 @@ _FORM = "application/x-www-form-urlencoded"
 
 @dataclass(frozen=True)
 class Filter:
-    """One condition of `filters`."""
+    """One condition of `filters`: of requests, or of the calls of tools, of which all is `head`."""
 
     name: str
     wanted: Any
-    find: Callable[[RecordedRequest], Any | Missing]
+    find: Callable[[Any], Any | Missing]
     """Gives the value that a request has there."""
     holds: Callable[[Any], bool]
     """Says whether such a value meets the condition."""
     reads: Literal["head", "text", "document", "any"] = "head"
     """The part of a request that is read; `any` is a header, or the body where there is no such header."""
 
-    def matches(self, request: RecordedRequest) -> bool:
+    def matches(self, request: Any) -> bool:
         """Whether this condition lets the request through."""
         found = self.find(request)
         return not isinstance(found, Missing) and self.holds(found)
 
-    def is_sure(self, request: RecordedRequest) -> bool:
+    def is_sure(self, request: Any) -> bool:
         """Whether the answer of `matches` would be the same if all of the request's body had been kept."""
-        if not request.cut or self.reads == "head":
+        if self.reads == "head" or not request.cut:
             return True
         if self.reads == "text":
             return self.matches(request)
@@ -312,7 +249,7 @@ def _compile(name: str, wanted: Any, equal: Equal) -> Iterator[Filter]:
     if name in ("query", "headers", "json") and not isinstance(wanted, Mapping):
         of = "paths to values" if name == "json" else "names to texts"
         raise ValueError(f"expected a mapping of {of} for the filter {name}, found {wanted!r}")
-    holds = partial(_value_holds, equal=equal)
+    holds = partial(value_holds, equal=equal)
     if name == "method":
         method = wanted.upper()
         yield Filter(name, wanted, lambda request: request.method, lambda found: found.upper() == method)
@@ -403,7 +340,8 @@ def names_in(request: RecordedRequest) -> Iterator[str]:
     yield from request.headers
 
 
-def _value_holds(wanted: Any, found: Any, equal: Equal) -> bool:
+def value_holds(wanted: Any, found: Any, equal: Equal) -> bool:
+    """Whether a value is the one that a filter asks for. A list is, where one of its elements is."""
     if isinstance(found, _Wire):
         if isinstance(wanted, list):
             return [wire_text(item) for item in wanted] == list(found.values)

@@ -21,8 +21,19 @@ WORDS = ("cell", "composite", "gate")
 CHECKS = frozenset(
     {
         *("budget", "command_exit", "custom", "diff", "efficiency", "exact", "file_absent", "file_content"),
-        *("file_exists", "files", "http", "http_mock_assertions", "implemented", "json", "llm_as_judge", "passfail"),
-        *("regex", "scorer", "similarity", "sql", "swebench", "tests", "tool_correctness", "trace"),
+        *("file_exists", "files", "http", "http_mock_assertions", "implemented", "json", "llm_as_judge"),
+        *(
+            "mcp_assertions",
+            "passfail",
+            "regex",
+            "scorer",
+            "similarity",
+            "sql",
+            "swebench",
+            "tests",
+            "tool_correctness",
+            "trace",
+        ),
     }
 )
 """Types of checks with a page of their own; a check of somebody's package has none here."""

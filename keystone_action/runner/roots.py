@@ -85,6 +85,11 @@ class CellRoots:
         """Ours, there from the start and empty."""
         return self.private / "trace.jsonl"
 
+    @property
+    def task(self) -> Path:
+        """What we give the agent beside its workspace: commands of the sandbox can read it, and nobody but us write."""
+        return self.area / "task"
+
     def remove(self) -> None:
         """Remove what this attempt left."""
         remove_tree(self.area)

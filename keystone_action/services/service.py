@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from keystone_action.errors import KeystoneError, ServiceError, UsageError
 from keystone_action.evidence.audit import AuditLog
-from keystone_action.evidence.model import Address, Database, RequestLog
+from keystone_action.evidence.model import Address, CallLog, Database, RequestLog
 from keystone_action.evidence.writes import WriteLog
 from keystone_action.spec.models.services import Service
 from keystone_action.spec.named_classes import class_of_file
@@ -58,14 +58,17 @@ class CellScope:
     from this machine."""
     watches_writes: bool = False
     """Whether what is written between `seal` and `settle` is wanted (`Place.writes`)."""
+    shared: Path | None = None
+    """A directory of ours that commands of the cell's sandbox can read, under the same path; it may be made yet. None
+    where there is no sandbox."""
 
 
 class Place:
     """A service as one cell has it, for as long as the block of `RunningService.attach` lasts.
 
-    for_agent, for_host: the addresses valid there. database: what checks ask by sql, where it is one. requests: what it
-    recorded of this cell, where it records. writes: what was written into it, where that is a database and the scope
-    asks for it; whole once it was settled. notices: what a report should say of it.
+    for_agent, for_host: the addresses valid there. database: what checks ask by sql, where it is one. requests and
+    calls: what it recorded of this cell, where it records. writes: what was written into it, where that is a database
+    and the scope asks for it; whole once it was settled. notices: what a report should say of it.
 
     A kind of service with more to it has a class of its own and overrides what it does otherwise.
     """
@@ -81,6 +84,7 @@ class Place:
         *,
         database: Database | None = None,
         requests: RequestLog | None = None,
+        calls: CallLog | None = None,
         writes: WriteLog | None = None,
         notices: tuple[str, ...] = (),
     ) -> None:
@@ -89,6 +93,7 @@ class Place:
         self.for_host = for_host
         self.database = database
         self.requests = requests
+        self.calls = calls
         self.writes = writes
         self.notices = notices
 

@@ -21,7 +21,7 @@ from support.images import MARIADB, POSTGRES, PYTHON
 pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 OBSERVED = {
-    "answers": {"http_call", "db_write"},
+    "answers": {"http_call", "mcp_call", "db_write"},
     "containers": {"connect", "db_write", "model_request", "file_change"},
     "known-agent": {"known_agent", "model_request"},
     "project": {"db_write", "process"},

@@ -17,7 +17,7 @@ from support.recorded_examples import REPLAYED
 from tools.github_page.recorded import document
 
 EXAMPLES = ROOT / "examples"
-NAMES = ("reconcile", "fix-tests", "custom-check")
+NAMES = ("reconcile", "fix-tests", "mcp", "custom-check")
 TOUCHSTONE = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
 Cells = dict[str, dict[str, Any]]
 
@@ -152,6 +152,15 @@ def test_custom_check_fails_by_its_gate(failing: Cells):
     assert checks["api_responses_valid"]["status"] == "pass"
     assert checks["summary_correct"]["status"] == "fail"
     assert "99999" in checks["summary_correct"]["message"]
+
+
+def test_a_guessed_refund_is_seen_in_the_calls(failing: Cells) -> None:
+    cell = failing["mcp"]
+    assert (cell["verdict"], cell["composite"]) == ("fail", 0)
+    checks = checks_of(cell)
+    assert "expected 'get_order' (text), found 'refund' (text)" in checks["looked_first"]["message"]
+    assert "expected 1 (integer), found 2 (integer)" in checks["refunded_once"]["message"]
+    assert checks["nothing_made_up"]["status"] == "pass"
 
 
 def test_agents_of_examples_import_nothing_of_ours():

@@ -12,11 +12,11 @@ from jsonschema import Draft202012Validator
 
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.egress import EgressLog, EgressRecord
-from keystone_action.evidence.model import RecordedRequest
+from keystone_action.evidence.model import RecordedCall, RecordedRequest
 from keystone_action.gateway.exchange import Answer, Asked, ModelCall, Tokens
 from keystone_action.gateway.ledger import BudgetLimits, Ledger, Refusal
 from keystone_action.gateway.trace import audit_records
-from keystone_action.services.http_mock.service import StrangerCounts
+from keystone_action.services.http_mock.guarded import StrangerCounts
 
 DOCS = Path(__file__).parents[2] / "docs"
 SCHEMA = json.loads((DOCS / "audit.schema.json").read_text("utf-8"))
@@ -49,6 +49,11 @@ def test_what_a_mock_was_asked(audit: AuditLog, cut: int) -> None:
     audit.http_call(
         RecordedRequest("api", "GET", "/", "http://api/", {}, {}, "", 0, cut, 200, "{}", "2026-01-01T00:00:00Z")
     )
+    assert len(lines_of(audit)) == 1
+
+
+def test_what_a_tool_was_asked(audit: AuditLog) -> None:
+    audit.mcp_call(RecordedCall("shop", "get_order", {"id": [7, None]}, "paid", False, "2026-01-01T00:00:00Z"))
     assert len(lines_of(audit)) == 1
 
 

@@ -32,6 +32,7 @@ from keystone_action.evidence.model import (
     ObservedCall,
     ProviderFaults,
     QueryFailed,
+    RecordedCall,
     RecordedRequest,
     ReplayEvidence,
 )
@@ -85,6 +86,7 @@ REQUEST = st.builds(
     RecordedRequest, TEXT, TEXT, TEXT, TEXT, st.dictionaries(TEXT, TEXT | st.lists(TEXT, max_size=2), max_size=2),
     st.just({}), TEXT, COUNT, COUNT, COUNT, TEXT, TEXT,
 )  # fmt: skip
+MCP_CALL = st.builds(RecordedCall, TEXT, TEXT, JSON, TEXT, st.booleans(), TEXT)
 WRITE = st.builds(TableWrite, TEXT, TEXT, TEXT, st.none() | COUNT, st.sampled_from(["log", "comparison"]))
 NAME = st.text(st.characters(codec="utf-8", exclude_characters="/\0"), min_size=1, max_size=20).filter(
     lambda name: name not in (".", "..") and len(name.encode()) < 200
@@ -102,6 +104,7 @@ class Service:
     recorded: tuple[RecordedRequest, ...] | None = None
     written: tuple[TableWrite, ...] | None = None
     broken: str = ""
+    called: tuple[RecordedCall, ...] | None = None
     not_seen: tuple[str, ...] = ("triggers",)
 
     @property
@@ -115,6 +118,10 @@ class Service:
     @property
     def requests(self) -> Any:
         return None if self.recorded is None else Log(self.recorded)
+
+    @property
+    def calls(self) -> Any:
+        return None if self.called is None else Calls(self.called)
 
     @property
     def writes(self) -> Any:
@@ -138,6 +145,14 @@ class Log:
 
 
 @dataclasses.dataclass
+class Calls:
+    recorded: tuple[RecordedCall, ...]
+
+    def calls(self) -> tuple[RecordedCall, ...]:
+        return self.recorded
+
+
+@dataclasses.dataclass
 class Writes:
     seen: tuple[TableWrite, ...]
     not_seen: tuple[str, ...]
@@ -155,6 +170,7 @@ SERVICE = st.builds(
     st.none() | st.lists(REQUEST, max_size=2).map(tuple),
     st.none() | st.lists(WRITE, max_size=2).map(tuple),
     TEXT,
+    st.none() | st.lists(MCP_CALL, max_size=2).map(tuple),
 )
 
 

@@ -19,9 +19,11 @@ from support.process_world import eventually
 
 from keystone_action.errors import OutputError, ServiceError
 from keystone_action.network.guarded_listener import PeerLookup, _ask, _read
+from keystone_action.services.http_mock import guarded
 from keystone_action.services.http_mock import service as mock_cell
+from keystone_action.services.http_mock.guarded import SHARED_USER
 from keystone_action.services.http_mock.server import MOCK_HOST, MockServer
-from keystone_action.services.http_mock.service import SHARED_USER, HttpMock, MockCell, RouteTable
+from keystone_action.services.http_mock.service import HttpMock, MockCell, RouteTable
 
 # `validate_api_responses.py` as `000_66edd30c29bbac31.txt` has it, under "Custom Python invariant".
 VALIDATE = """
@@ -264,7 +266,7 @@ def test_a_record_that_can_not_be_written_is_an_error_and_never_silent(tmp_path)
     with running_mock(tmp_path, scope=scope) as mock:
         cell = mock.place._cell
         full = os.open("/dev/full", os.O_WRONLY)
-        os.dup2(full, cell._journal._file._descriptor)
+        os.dup2(full, cell.journal._file._descriptor)
         os.close(full)
         reply = httpx.get(mock.url)
         assert (reply.status_code, "No space left on device" in reply.text) == (507, True)
@@ -291,7 +293,7 @@ def test_the_record_is_bounded_and_says_what_it_left_out(tmp_path, monkeypatch):
 
 
 def test_open_bodies_are_bounded_for_a_cell(tmp_path, monkeypatch):
-    monkeypatch.setattr(mock_cell, "OPEN_BODIES", 10_000)
+    monkeypatch.setattr(guarded, "OPEN_BODIES", 10_000)
     with running_mock(tmp_path) as mock, mock.connect() as first:
         first.sendall(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 9000\r\n\r\n" + b"x" * 8_000)
         mock.settle()

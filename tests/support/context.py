@@ -19,6 +19,7 @@ from keystone_action.evidence.model import (
     Address,
     AgentRun,
     AuditEvidence,
+    CallLog,
     Database,
     Evidence,
     FileEvidence,
@@ -308,6 +309,7 @@ def make_evidence(
     *,
     databases: Mapping[str, Database] | None = None,
     request_logs: Mapping[str, RequestLog] | None = None,
+    call_logs: Mapping[str, CallLog] | None = None,
     services: Mapping[str, Address] | None = None,
     audit: str = "",
     **more: Any,
@@ -318,7 +320,7 @@ def make_evidence(
     audit_log, trace = private / "audit.jsonl", private / "trace.jsonl"
     audit_log.write_text(audit)
     trace.write_text("")
-    known, logs, addresses = databases or {}, request_logs or {}, services or {}
+    known, logs, called, addresses = databases or {}, request_logs or {}, call_logs or {}, services or {}
     places = {
         name: Place(
             name,
@@ -326,8 +328,9 @@ def make_evidence(
             addresses.get(name, Address()),
             database=known.get(name),
             requests=logs.get(name),
+            calls=called.get(name),
         )
-        for name in dict.fromkeys([*addresses, *known, *logs])
+        for name in dict.fromkeys([*addresses, *known, *logs, *called])
     }
     values: dict[str, Any] = {
         "cell_id": "cell-1",

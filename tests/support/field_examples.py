@@ -25,6 +25,7 @@ BASE: Mapping[str, Any] = {
     "services": [
         {"name": "db", "type": "postgres"},
         {"name": "shop", "type": "http_mock", "record": True},
+        {"name": "desk", "type": "mcp_mock"},
     ],
     "invariants": {"first": {"check": {"type": "file_exists", "path": "x"}}},
 }
@@ -44,6 +45,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "Files": {"patterns": ["x"]},
     "Files.patterns": {"expect_dir": "expected"},
     "Assertion": {"field": "last_request.body", "equals": "1"},
+    "CallAssertion": {"field": "last_call.result", "equals": "1"},
     "Http": {"start": "x"},
     "Json.type": {"path": "x"},
     "Json.schema": {"path": "x"},

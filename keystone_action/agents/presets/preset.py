@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -26,6 +26,10 @@ _INSTALL: Mapping[str, Sequence[str]] = {"npm": ("npm", "install", "--global"), 
 LATEST = "latest"
 _AT: Mapping[str, str] = {"npm": "@", "pip": "=="}
 Texts = dict[str, str]
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    return _NAME.sub(lambda match: values[match[1]], text)
 
 
 class Package(StrictModel):
@@ -71,6 +75,43 @@ class Pinned(StrictModel):
         return {name: environment.get(name, "") for name in self.variables}
 
 
+class McpServers(StrictModel):
+    """How the program is told of MCP servers, where it has a client for them: texts that may hold `${name}` and
+    `${url}` of one, and `${servers}`, all of them as a JSON object by name."""
+
+    server: Annotated[dict[str, Any], Field(strict=False)] = Field(default_factory=dict)
+    """What it is told of one server."""
+    arguments: list[str] = Field(default_factory=list)
+    """One with `${name}` stands there once for each server."""
+    variable: str | None = None
+    """A variable of `environment` whose value is JSON: the servers are put into it under `key`."""
+    file: str | None = None
+    """One of `files` whose content is JSON: the servers are put into it under `key`."""
+    key: str = ""
+
+    def told(self, urls: Mapping[str, str]) -> dict[str, Any]:
+        """What it is told of these servers, by name."""
+        return {
+            name: {
+                key: _fill(value, {"url": url}) if isinstance(value, str) else value
+                for key, value in self.server.items()
+            }
+            for name, url in urls.items()
+        }
+
+    def argv(self, urls: Mapping[str, str]) -> Iterator[str]:
+        """The arguments for these servers."""
+        for text in self.arguments if urls else ():
+            if "${name}" in text:
+                yield from (_fill(text, {"name": name, "url": url}) for name, url in urls.items())
+            else:
+                yield _fill(text, {"servers": json.dumps(self.told(urls))})
+
+    def put_into(self, text: str, urls: Mapping[str, str]) -> str:
+        """A text that is JSON, with these servers in it."""
+        return json.dumps({**json.loads(text), self.key: self.told(urls)}) if urls else text
+
+
 @dataclass(frozen=True, slots=True)
 class PresetCommand:
     """How the agent of one cell is started."""
@@ -108,6 +149,8 @@ class Preset(StrictModel):
     files: Texts = Field(default_factory=dict)
     """Contents by their paths below HOME."""
     trace: AgentTrace | None = None
+    mcp: McpServers | None = None
+    """None for a program without an MCP client."""
     pinned: Pinned | None = None
     """What keeps files of a workspace from leading its requests elsewhere."""
     steered_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -150,9 +193,11 @@ class Preset(StrictModel):
         deny_provider_tools: bool,
         prompt_file: Path,
         environment: Mapping[str, str],
+        mcp_servers: Mapping[str, str] | None = None,
     ) -> PresetCommand:
         """gateways: by the names of providers. prompt_file: with the prompt, as we see it. environment: what the agent
-        has without its preset. Raises HarnessError."""
+        has without its preset. mcp_servers: URLs by name; a program without an MCP client is not told of them. Raises
+        HarnessError."""
         needed = self.needed(agent)
         for name in needed:
             if name not in gateways:
@@ -167,30 +212,34 @@ class Preset(StrictModel):
         for name in self.providers:
             address = gateways.get(name, ModelAddress("", ""))  # one of several that this model does not need
             values |= {f"{name}.{key}": value for key, value in address.as_mapping().items()}
-        own = {name: self._fill(text, values) for name, text in self.environment.items()}
+        mcp, servers = self.mcp or McpServers(), mcp_servers or {}
+        own = {name: _fill(text, values) for name, text in self.environment.items()}
+        if mcp.variable is not None:
+            own[mcp.variable] = mcp.put_into(own[mcp.variable], servers)
         pinned = self.pinned.values({**own, **environment}) if self.pinned is not None else {}
         denied = self.without_provider_tools if deny_provider_tools else WithoutProviderTools()
         arguments = [*(self.model.arguments if agent.model is not None else ()), *denied.arguments]
+        files = {path: _fill(text, values) for path, text in {**self.files, **denied.files}.items()}
+        if mcp.file is not None:
+            files[mcp.file] = mcp.put_into(files[mcp.file], servers)
         return PresetCommand(
             argv=(
-                *(self._fill(text, values) for text in self.argv),
+                *(_fill(text, values) for text in self.argv),
                 *self._pinning_arguments(pinned),
-                *(self._fill(text, values) for text in arguments),
+                *mcp.argv(servers),
+                *(_fill(text, values) for text in arguments),
                 *agent.args,
             ),
             environment={**own, **pinned},
-            home_files={path: self._fill(text, values) for path, text in {**self.files, **denied.files}.items()},
+            home_files=files,
         )
 
     def _pinning_arguments(self, pinned: Texts) -> Iterator[str]:
         for text in self.pinned.arguments if self.pinned is not None else ():
             if "${name}" in text:
-                yield from (self._fill(text, {"name": name, "value": value}) for name, value in pinned.items())
+                yield from (_fill(text, {"name": name, "value": value}) for name, value in pinned.items())
             else:
-                yield self._fill(text, {"pinned": json.dumps(pinned)})
-
-    def _fill(self, text: str, values: Mapping[str, str]) -> str:
-        return _NAME.sub(lambda match: values[match[1]], text)
+                yield _fill(text, {"pinned": json.dumps(pinned)})
 
     def install_command(self, version: str = "") -> str:
         """What a person types to install it. version: empty or `latest` = the newest."""

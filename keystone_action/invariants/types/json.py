@@ -15,61 +15,14 @@ from keystone_action.invariants.check import Check, CheckContext, Outcome, broke
 from keystone_action.invariants.json_values import SIZE_LIMIT, Values, parse_strict, read_document, wrong_values
 from keystone_action.invariants.judged_material import BadSource, InputFrom, NothingToJudge, NoTrace, gather_material
 from keystone_action.invariants.own_process import NotFinished, ask_program
-from keystone_action.spec.loading.diagnostics import slip_of
 from keystone_action.spec.models.fields import AuthorPath, TextOrMapping, WorkspacePath
+from keystone_action.spec.models.json_schema import check_schema, misspelt_keyword
 
-_BESIDE = ("then", "else", "minContains", "maxContains", "contentSchema")
-"""Keywords that others read."""
-_BY_NAME = ("$defs", "definitions", "properties", "patternProperties", "dependentSchemas", "dependencies")
-"""Keywords whose value has schemas by name."""
-_DATA = ("enum", "const", "required", "dependentRequired")
-"""Keywords whose value is not a schema, whatever it looks like."""
 _PROGRAM = Path(__file__).parent.parent / "schema_program.py"
 
 
-def _schema(schema: dict[str, Any]) -> dict[str, Any]:
-    from jsonschema import Draft202012Validator, SchemaError
-    from jsonschema.validators import validator_for
-
-    try:
-        validator_for(schema, default=Draft202012Validator).check_schema(schema)
-    except SchemaError as error:
-        where = ".".join(map(str, error.absolute_path))
-        problem = f"no JSON Schema: {where + ': ' if where else ''}{error.message[:200]}"
-        raise PydanticCustomError("json_schema", "{problem}", {"problem": problem}) from None
-    if misspelt := _misspelt_keyword(schema):
-        raise PydanticCustomError("json_schema", "{problem}", {"problem": misspelt})
-    return schema
-
-
-def _misspelt_keyword(schema: Any) -> str:
-    """A keyword that JSON Schema would pass over, so that what it asks for is never asked; empty when there is none."""
-    from jsonschema import Draft202012Validator
-    from jsonschema.validators import validator_for
-
-    is_named = isinstance(schema, dict) and isinstance(schema.get("$schema"), str)
-    kind = validator_for(schema, default=Draft202012Validator) if is_named else Draft202012Validator
-    known = {*kind.VALIDATORS, *_BESIDE, *_BY_NAME}
-    waiting, seen = [schema], set()
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, list):
-            waiting += one
-        if not isinstance(one, dict) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        for keyword, value in one.items():
-            if meant := slip_of(str(keyword), known):
-                return f"{keyword!r} is not a keyword of JSON Schema, so it asks for nothing; {meant!r} is one"
-            if keyword in _BY_NAME and isinstance(value, dict):
-                waiting += value.values()
-            elif keyword in known and keyword not in _DATA:
-                waiting.append(value)
-    return ""
-
-
 _Schema = TextOrMapping[
-    Annotated[str, Field(min_length=1), AuthorPath("file")], Annotated[dict[str, Any], AfterValidator(_schema)]
+    Annotated[str, Field(min_length=1), AuthorPath("file")], Annotated[dict[str, Any], AfterValidator(check_schema)]
 ]
 
 
@@ -164,7 +117,7 @@ class Json(Check):
     def _read_schema(self, context: CheckContext) -> Any:
         if isinstance(self.schema_, str):
             schema = parse_strict(context.author_file(self.schema_).decode("utf-8"))
-            if misspelt := _misspelt_keyword(schema):
+            if misspelt := misspelt_keyword(schema):
                 raise _BadSchema(misspelt)
             return schema
         return self.schema_

@@ -115,6 +115,7 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         transcript=bool(agent.trace and agent.trace.stdout),
         stop=models.budget_spent if models is not None else None,
         gateways={} if models is None else models.gateway.addresses_of_apis,
+        mcp_servers=prepared.connections.mcp_servers(running.spec.services),
         deny_provider_tools=models is not None and models.gateway.configuration.deny_provider_tools,
         lists_processes=running.spec.audit.processes,
     )

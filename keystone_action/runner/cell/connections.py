@@ -77,6 +77,10 @@ class Connections:
         """Of its services, for the agent."""
         return {name: place.for_agent for name, place in self.places.items()}
 
+    def mcp_servers(self, services: Sequence[Service]) -> dict[str, str]:
+        """The URLs of the MCP servers among these services, for the agent."""
+        return {one.name: self.addresses[one.name].url for one in services if one.kind == "mcp_mock"}
+
     async def settle_proxy(self, running: RunningCell) -> None:
         """What was asked of the proxy so far is in the audit log, where a rule reads that."""
         if self.network.proxy is not None and running.spec.forbidden.http_except is not None:
@@ -166,6 +170,7 @@ class _Attachments:
             network=network.own,
             in_network=running.image is not None,
             watches_writes=running.spec.watches_writes,
+            shared=running.roots.task,
         )
 
     async def attach_all(self) -> dict[str, Place]:

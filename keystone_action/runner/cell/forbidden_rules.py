@@ -243,6 +243,9 @@ def judge_hosts(
         if line.type == "http_call" and details["service"] not in asked:
             shown = _shortened(f"{details['method']} {details['url']}")
             found.add(f"{shown} (service {details['service']}) at {line.ts}, answered by the mock itself")
+        elif line.type == "mcp_call" and details["service"] not in asked:
+            shown = _shortened(f"call of {details['tool']}")
+            found.add(f"{shown} (service {details['service']}) at {line.ts}, answered by the mock itself")
         elif line.type == "connect" and _is_attempt(details):
             host, port = details["host"], details["port"]
             if (host, port) in excepted or (host, None) in excepted or _is_meant(meant, host, port):

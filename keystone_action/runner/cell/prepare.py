@@ -99,7 +99,7 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
         from keystone_action.agents.presets.preset import with_preset
 
         agent = with_preset(agent)
-    inputs = write_inputs(running.roots.area / "task", prompt, agent, loaded.library)
+    inputs = write_inputs(running.roots.task, prompt, agent, loaded.library)
     task = AgentTask(agent, prompt, inputs, code)
     opened = await open_sandbox(running, task, expressions, connections, images, stack)
     audit_start = await seal_services(connections, running)

@@ -35,8 +35,9 @@ _GARBAGE = b"\x16\x03\xff\x00\xfekeystone\x00\xf0\x9f\r\x80 HTTP/-1\r\n\xc3\x28\
 class MockApplication(Protocol):
     """Who answers the requests of a listening port. All of it runs in the server's loop and must not block for long."""
 
-    def respond(self, request: RawRequest) -> MockReply:
-        """Record and answer."""
+    def respond(self, request: RawRequest) -> MockReply | asyncio.Future[MockReply]:
+        """Record and answer. A future is given where that takes longer; it never fails. No more is read from the
+        connection until it is done, and it goes on where the client has gone."""
 
     def reserve(self, size: int) -> bool:
         """Whether `size` more bytes of bodies may be held in memory. A negative size gives back."""
@@ -48,7 +49,7 @@ class MockApplication(Protocol):
 class _OutgoingReply(NamedTuple):
     """keep_alive: what `Connection:` says, None for nothing."""
 
-    reply: MockReply
+    reply: MockReply | asyncio.Future[MockReply]
     keep_alive: bool | None
     head_only: bool
     close: bool
@@ -70,6 +71,7 @@ class MockConnection(asyncio.BufferedProtocol):
         self._deaf = False  # what still comes is thrown away
         self._eof = False
         self._reserved_bytes = 0
+        self._awaited: asyncio.Future[MockReply] | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -248,9 +250,13 @@ class MockConnection(asyncio.BufferedProtocol):
             # A client that went away: asyncio would say so in a line of its log for each write.
             self._forget_replies()
         while self._replies and self._writable and self._timer is None and transport is not None:
-            if self._replies[0].reply.delay:
+            reply = self._next_reply()
+            if reply is None:
+                transport.pause_reading()
+                return
+            if reply.delay:
                 loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(self._replies[0].reply.delay, self._after_delay)
+                self._timer = loop.call_later(reply.delay, self._after_delay)
             elif self._send(transport, self._replies.popleft()) or transport.is_closing():
                 return
         if transport is None or self._deaf:
@@ -259,6 +265,20 @@ class MockConnection(asyncio.BufferedProtocol):
             transport.pause_reading()
         elif not transport.is_reading():
             transport.resume_reading()
+
+    def _next_reply(self) -> MockReply | None:
+        """None while it is awaited; what is to be sent is looked at again then."""
+        first = self._replies[0]
+        if isinstance(first.reply, MockReply):
+            return first.reply
+        if not first.reply.done():
+            if self._awaited is not first.reply:
+                self._awaited = first.reply
+                first.reply.add_done_callback(lambda _: self._flush())
+            return None
+        reply = first.reply.result()
+        self._replies[0] = first._replace(reply=reply)
+        return reply
 
     def _after_delay(self) -> None:
         self._timer = None
@@ -269,6 +289,7 @@ class MockConnection(asyncio.BufferedProtocol):
     def _send(self, transport: asyncio.Transport, outgoing: _OutgoingReply) -> bool:
         """True when this was the last thing on the connection."""
         reply = outgoing.reply
+        assert isinstance(reply, MockReply)
         if reply.fault is not None:
             self._fail(transport, reply.fault)
             return True

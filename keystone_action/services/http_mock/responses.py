@@ -88,7 +88,14 @@ class ReplyTemplate:
 
     def render(self, request: Mapping[str, Any]) -> tuple[dict[str, str], str | None, Any]:
         """(headers, text, document), every template rendered. Raises ReplyFailed."""
-        return self._headers(request), self._text(request), self._document(request)
+        names = {"request": request}
+        return self._headers(names), self._text(names), self._document(names)
+
+
+def compile_text(text: str, where: str) -> Render:
+    """Gives the text, rendered with names of templates; raises ReplyFailed then. where: for messages. Raises UsageError
+    for a template that can't be read."""
+    return _compile(text, where, typed=False)
 
 
 def _compile(value: Any, where: str, *, typed: bool) -> Render:
@@ -96,12 +103,12 @@ def _compile(value: Any, where: str, *, typed: bool) -> Render:
         return _text(value, where, typed=typed)
     if isinstance(value, dict):
         items = [(name, _compile(item, where, typed=typed)) for name, item in value.items()]
-        return lambda request: {name: render(request) for name, render in items}
+        return lambda names: {name: render(names) for name, render in items}
     if isinstance(value, list):
         parts = [_compile(item, where, typed=typed) for item in value]
-        return lambda request: [render(request) for render in parts]
+        return lambda names: [render(names) for render in parts]
     plain = unescape(value)
-    return lambda _request: plain
+    return lambda _names: plain
 
 
 def _text(text: str, where: str, *, typed: bool) -> Render:
@@ -111,11 +118,11 @@ def _text(text: str, where: str, *, typed: bool) -> Render:
     try:
         if alone is not None:
             expression = _environment().compile_expression(alone[1], undefined_to_none=False)
-            return lambda request: _guard(lambda: _plain(expression(request=request)))
+            return lambda names: _guard(lambda: _plain(expression(**names)))
         template = _environment().from_string(_ESCAPED.sub("{{ '{{' }}", text))
     except TemplateSyntaxError as error:
         raise UsageError(f"{where}: the template {_shorten(text)} can't be read: {error.message}") from error
-    return lambda request: _guard(lambda: _bound(template.generate(request=request)))
+    return lambda names: _guard(lambda: _bound(template.generate(**names)))
 
 
 def _guard(render: Callable[[], Any]) -> Any:

@@ -24,7 +24,6 @@ from keystone_action.spec.models.fields import (
     ShellCommand,
     WorkspacePath,
 )
-from keystone_action.spec.models.services import HttpMockService
 
 MAX_VARIANTS = 10_000
 """Combinations of parameters and records that are tried for one path with expressions."""
@@ -171,17 +170,22 @@ class FieldRules:
             yield from self._service(leaf, text, inner)
 
 
+_RECORDED = {"recording": ("http_mock", "requests"), "calls": ("mcp_mock", "calls")}
+"""What a service must record for a field that names it: its kind, and what it records."""
+
+
 def _fits(leaf: Leaf, service: Any, marker: ServiceName) -> Iterator[Problem]:
     if marker.kinds == "database" and not service.is_database:
         message = f"the service '{service.name}' is not a database"
         yield Problem(leaf.path, message, expected="a service of type postgres, mysql or sqlite", found=service.kind)
-    if marker.kinds != "recording":
+    if marker.kinds not in _RECORDED:
         return
-    if not isinstance(service, HttpMockService):
-        message = f"the service '{service.name}' records no requests"
-        yield Problem(leaf.path, message, expected="a service of type http_mock", found=service.kind)
+    kind, what = _RECORDED[marker.kinds]
+    if service.kind != kind:
+        message = f"the service '{service.name}' records no {what}"
+        yield Problem(leaf.path, message, expected=f"a service of type {kind}", found=service.kind)
     elif not service.record:
-        message = f"the service '{service.name}' does not record its requests"
+        message = f"the service '{service.name}' does not record its {what}"
         yield Problem(leaf.path, message, help="add `record: true` to it")
 
 

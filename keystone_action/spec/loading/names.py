@@ -19,6 +19,7 @@ CELL = ("id", "replica", "seed")
 TASK = ("prompt", "system")
 ADDRESS = ("host", "port", "url", "user", "password", "database")
 HTTP_ADDRESS = ("host", "port", "url")
+MCP_ADDRESS = (*HTTP_ADDRESS, "command")
 _SECTIONS = frozenset(
     {"task", "agent", "gateway", "services", "setup", "fixtures", "invariants", "scenarios", "secrets"}
 )
@@ -202,7 +203,9 @@ def _check_services(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[
             offset=reference.index,
         )
         return
-    attributes = HTTP_ADDRESS if service is not None and service.kind == "http_mock" else ADDRESS
+    attributes: tuple[str, ...] = (*ADDRESS, *MCP_ADDRESS)  # of a service that can't be read, and so may be any
+    if service is not None:
+        attributes = {"http_mock": HTTP_ADDRESS, "mcp_mock": MCP_ADDRESS}.get(service.kind, ADDRESS)
     if len(reference.parts) != 3 or reference.parts[2] not in attributes:
         yield _unknown(leaf, reference, 2, attributes)
 

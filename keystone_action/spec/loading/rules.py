@@ -23,8 +23,16 @@ from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent, PythonAgent
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.gateway import Gateway
+from keystone_action.spec.models.mcp import McpAnswer, McpTool
 from keystone_action.spec.models.policies import parse_allowed
-from keystone_action.spec.models.services import OWN_NAMES, HttpMockService, MockResponse, MockRoute, ServerBase
+from keystone_action.spec.models.services import (
+    OWN_NAMES,
+    HttpMockService,
+    McpMockService,
+    MockResponse,
+    MockRoute,
+    ServerBase,
+)
 from keystone_action.spec.models.task import SecretEntry, SetupFile, SqlFixture
 
 EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
@@ -36,6 +44,7 @@ EXACTLY_ONE: dict[type[BaseModel], dict[str, str]] = {
 AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     SecretEntry: {"source": "source", "from_": "from"},
     MockResponse: {"response": "response", "json_body": "json", "file": "file"},
+    McpAnswer: {"result": "result", "json_body": "json", "template": "template"},
 }
 """Fields that exclude each other, with their keys. Of those in EXACTLY_ONE one must be given."""
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
@@ -66,14 +75,18 @@ def _alternatives(scope: Scope) -> Iterator[Problem]:
     for index, service in enumerate(spec.services):
         if isinstance(service, HttpMockService):
             for number, route in enumerate(service.routes):
-                yield from _route(route, ("services", index, "routes", number))
+                yield from _answers(route, MockResponse, ("services", index, "routes", number))
+        elif isinstance(service, McpMockService):
+            for number, tool in enumerate(service.tools):
+                yield from _answers(tool, McpAnswer, ("services", index, "tools", number))
 
 
-def _route(route: MockRoute, path: KeyPath) -> Iterator[Problem]:
+def _answers(route: MockRoute | McpTool, kind: type[BaseModel], path: KeyPath) -> Iterator[Problem]:
+    """kind: of its answers."""
     yield from _choose(route, path)
     for index, response in enumerate(route.sequence):
         yield from _choose(response, (*path, "sequence", index))
-    own = [key for name, key in AT_MOST_ONE[MockResponse].items() if name in route.model_fields_set]
+    own = [key for name, key in AT_MOST_ONE[kind].items() if name in route.model_fields_set]
     if route.sequence and own:
         advice = "put it into the sequence"
         yield Problem((*path, own[0]), f"'{own[0]}' beside 'sequence'", help=advice, on_key=True)
@@ -110,6 +123,19 @@ def _service_names(scope: Scope) -> Iterator[Problem]:
             yield Problem(path, f"a service called {show_value(name)} can't be reached", help=advice)
     # Both would be KEYSTONE_SERVICE_A_B_URL.
     yield from _unique(names, "service", lambda name: name.replace("-", "_"))
+
+
+def _mcp_names(scope: Scope) -> Iterator[Problem]:
+    for index, service in enumerate(scope.spec.services):
+        if not isinstance(service, McpMockService):
+            continue
+        for key, entries, name in (
+            ("tools", service.tools, "name"),
+            ("resources", service.resources, "uri"),
+            ("prompts", service.prompts, "name"),
+        ):
+            paths = (("services", index, key, number, name) for number in range(len(entries)))
+            yield from _unique(zip(paths, (getattr(one, name) for one in entries), strict=True), key[:-1])
 
 
 def _secret_names(scope: Scope) -> Iterator[Problem]:
@@ -254,6 +280,7 @@ def _http_except(scope: Scope, names: Sequence[str]) -> Iterator[Problem]:
 _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _alternatives,
     _service_names,
+    _mcp_names,
     _secret_names,
     _scenarios,
     _weights,

@@ -87,10 +87,10 @@ class ServiceName:
     """The name of an entry of `services`.
 
     kinds: which kinds fit, by what the service is (`database`: sql can be asked; `recording`: an http_mock with
-    `record: true`; `any`).
+    `record: true`; `calls`: an mcp_mock that records; `any`).
     """
 
-    kinds: Literal["any", "database", "recording"] = "any"
+    kinds: Literal["any", "database", "recording", "calls"] = "any"
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from keystone_action.spec.models.fields import (
     by_type,
     text_like,
 )
+from keystone_action.spec.models.mcp import McpPrompt, McpResource, McpTool
 
 Name = Annotated[
     str,
@@ -327,12 +328,42 @@ class HttpMockService(ServiceBase):
         return self.default_response if self.default_response is not None else (404 if self.routes else 200)
 
 
+class McpMockService(ServiceBase):
+    """A server of the Model Context Protocol (MCP) that answers calls of its tools as it is told and, with `record`,
+    writes down every call. Known agents that have an MCP client find it in their settings; others get
+    `{{ services.NAME.url }}` (streamable HTTP) or `{{ services.NAME.command }}` (a program that they start).
+    """
+
+    type: Literal["mcp_mock"]
+    record: bool = True
+    """Whether calls are kept for `mcp_assertions`.
+
+    Example: `false`
+    """
+    tools: list[McpTool] = Field(default_factory=list)
+    """The tools, in the order in which clients see them.
+
+    Example: `[{name: get_order, json: {state: paid}}]`
+    """
+    resources: list[McpResource] = Field(default_factory=list)
+    """Texts that clients can read.
+
+    Example: `[{uri: "docs://policy", name: policy, text: Refund within 30 days.}]`
+    """
+    prompts: list[McpPrompt] = Field(default_factory=list)
+    """Prompts that clients can ask for.
+
+    Example: `[{name: refund, text: Refund the order.}]`
+    """
+
+
 _AnyService = (
     Annotated[ContainerService, Tag("<container>")]
     | Annotated[PostgresService, Tag("<postgres>")]
     | Annotated[MysqlService, Tag("<mysql>")]
     | Annotated[SqliteService, Tag("<sqlite>")]
     | Annotated[HttpMockService, Tag("<http_mock>")]
+    | Annotated[McpMockService, Tag("<mcp_mock>")]
     | Annotated[ExternalService, Tag("<external>")]
 )
 SERVICE_TYPES = tuple(tag.tag.strip("<>") for _, tag in map(get_args, get_args(_AnyService)))

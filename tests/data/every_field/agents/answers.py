@@ -28,12 +28,49 @@ class Agent:
             except OSError:
                 continue
             raise AssertionError(f"{path} answered")
+        visit(context["services"]["desk"]["url"])
         database = connect(os.environ["KEYSTONE_SERVICE_ORDERS_URL"])
         database.query("UPDATE orders SET state = 'delivered' WHERE id = 12")
         database.close()
         calls = [{"name": "look_up", "arguments": {"order": 12}}, {"name": "write_down", "arguments": {}}]
         print("order 12 was delivered")
         return {"output": "Order 12 was delivered", "tool_calls": calls, "token_usage": {"input_tokens": 5}}
+
+
+def visit(desk):
+    """All that the MCP server has, by its protocol."""
+    text = {"type": "text"}
+    assert rpc(desk, "tools/list")["tools"][0]["description"] == "Finds an order."
+    for name, arguments, said, failed in (
+        ("find", {"order": 12}, "order 12 is here", False),
+        ("stock", {}, '{"bread": 3}', False),
+        ("closed", {}, "not on Sundays", True),
+        ("later", {}, "not yet", True),
+        ("later", {"word": "soon"}, "soon", False),
+        ("later", {}, '["done"]', False),
+    ):
+        answer = rpc(desk, "tools/call", name=name, arguments=arguments)
+        assert answer == {"content": [{**text, "text": said}], "isError": failed}, answer
+    for name in ("broken", "later"):
+        try:
+            rpc(desk, "tools/call", name=name, arguments={})
+        except OSError:
+            continue
+        raise AssertionError(f"{name} answered")
+    (resource,) = rpc(desk, "resources/list")["resources"]
+    (read,) = rpc(desk, "resources/read", uri=resource["uri"])["contents"]
+    assert (resource["name"], read["mimeType"], read["text"]) == ("policy", "text/markdown", "Within 30 days.")
+    (prompt,) = rpc(desk, "prompts/list")["prompts"]
+    assert prompt["arguments"] == [{"name": "order", "description": "Its number", "required": True}]
+    (message,) = rpc(desk, "prompts/get", name="refund", arguments={"order": "12"})["messages"]
+    assert message["content"]["text"] == "Refund the order 12."
+
+
+def rpc(url, method, **params):
+    accepted = {"Content-Type": "application/json", "Accept": "application/json, text/event-stream"}
+    status, text, _ = ask(url, {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}, **accepted)
+    assert status == 200, text
+    return json.loads(text)["result"]
 
 
 def ask(url, body=None, **headers):
