@@ -150,7 +150,7 @@ def with_document(run: AgentRun, data: bytes, what: str, private: Path | None) -
         result = parse_result(data)
     except MalformedResult as malformed:
         return replace(run, problem=f"{what} is malformed: {malformed}")
-    output, long = _keep_whole(result.output, private)
+    output, long = keep_whole(result.output, private and private / ANSWER)
     return replace(
         run,
         output=output,
@@ -190,12 +190,11 @@ def _from_stdout_document(run: AgentRun, stdout: Capture, private: Path | None) 
     return with_document(run, data, what, private)
 
 
-def _keep_whole(text: str, private: Path | None) -> tuple[str, LongText | None]:
-    """What is shown of a text, and where all of it is when that is not all."""
+def keep_whole(text: str, file: Path | None) -> tuple[str, LongText | None]:
+    """What is shown of a text, and where all of it is when that is not all. file: for a longer one; None keeps none."""
     data = text.encode()
     if len(data) <= SHOWN_LIMIT:
         return text, None
-    file = None if private is None else private / ANSWER
     if file is not None:
         file.write_bytes(data)
     return _shorten(data, len(data)), LongText(len(data), file, WHOLE_LIMIT)
@@ -242,6 +241,10 @@ class AgentCall:
     """Whether stdout is the declared trace: it is kept as a file of any length."""
     stop: asyncio.Event | None = None
     """Ends the agent once it is set."""
+    names: Mapping[str, Any] = field(default_factory=dict)
+    """What a request to an agent that is a service can name besides `turn` and `conversation`: `task` and `record`."""
+    is_own_service: bool = False
+    """Whether the agent is a container of the cell's."""
     gateways: Mapping[str, ModelAddress] = field(default_factory=dict)
     """Where models are reached, by the names of providers."""
     mcp_servers: Mapping[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from keystone_action.evidence.trace_readers.builder import json_kind
 from keystone_action.spec.limits import MOST_COUNTED
 
 RESULT_LIMIT = 64 << 20
@@ -49,6 +50,21 @@ class ReportedResult:
 
 def parse_result(data: bytes) -> ReportedResult:
     """Read a document. Keys that are not known are passed over. Raises MalformedResult."""
+    value = read_json(data)
+    if not isinstance(value, dict):
+        raise MalformedResult(f"expected a JSON object with `output`, found {json_kind(value)}")
+    output = value.get("output")
+    if not isinstance(output, str):
+        found = json_kind(output) if "output" in value else "no such key"
+        raise MalformedResult(f"expected text under `output`, found {found}")
+    reported = {name: value[name] for name in REPORTED if name in value}
+    return ReportedResult(
+        output, read_tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")), reported
+    )
+
+
+def read_json(data: bytes) -> Any:
+    """What a hostile author wrote in JSON. Raises MalformedResult."""
     if len(data) > _VALUES_LIMIT:
         structure = _TEXT.sub(b"", _ESCAPED.sub(b"", data))
         if sum(map(structure.count, (b",", b"[", b"{"))) > _VALUES_LIMIT:
@@ -64,39 +80,31 @@ def parse_result(data: bytes) -> ReportedResult:
         raise MalformedResult("it is nested too deep") from None
     except ValueError as error:
         raise MalformedResult(f"it is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise MalformedResult(f"expected a JSON object with `output`, found {_kind(value)}")
-    output = value.get("output")
-    if not isinstance(output, str):
-        found = _kind(output) if "output" in value else "no such key"
-        raise MalformedResult(f"expected text under `output`, found {found}")
-    reported = {name: value[name] for name in REPORTED if name in value}
-    return ReportedResult(
-        output, _tool_calls(value.get("tool_calls")), _token_usage(value.get("token_usage")), reported
-    )
+    return value
 
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _tool_calls(value: Any) -> tuple[Mapping[str, Any], ...] | None:
+def read_tool_calls(value: Any) -> tuple[Mapping[str, Any], ...] | None:
+    """Each as a `ReportedResult` has it; None for None. Raises MalformedResult."""
     if value is None:
         return None
     if not isinstance(value, list):
-        raise MalformedResult(f"expected a list under `tool_calls`, found {_kind(value)}")
+        raise MalformedResult(f"expected a list under `tool_calls`, found {json_kind(value)}")
     return tuple(_tool_call(call, index) for index, call in enumerate(value))
 
 
 def _tool_call(call: Any, index: int) -> Mapping[str, Any]:
     where = f"tool_calls[{index}]"
     if not isinstance(call, dict):
-        raise MalformedResult(f"expected an object as `{where}`, found {_kind(call)}")
+        raise MalformedResult(f"expected an object as `{where}`, found {json_kind(call)}")
     name, arguments = call.get("name"), call.get("arguments")
     if not isinstance(name, str) or not name:
-        raise MalformedResult(f"expected text under `{where}.name`, found {_kind(name)}")
+        raise MalformedResult(f"expected text under `{where}.name`, found {json_kind(name)}")
     if arguments is not None and not isinstance(arguments, dict):
-        raise MalformedResult(f"expected an object under `{where}.arguments`, found {_kind(arguments)}")
+        raise MalformedResult(f"expected an object under `{where}.arguments`, found {json_kind(arguments)}")
     return {"name": name, "arguments": arguments or {}, "result": call.get("result")}
 
 
@@ -104,7 +112,7 @@ def _token_usage(value: Any) -> Mapping[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        raise MalformedResult(f"expected an object under `token_usage`, found {_kind(value)}")
+        raise MalformedResult(f"expected an object under `token_usage`, found {json_kind(value)}")
     usage: dict[str, Any] = {}
     for name, spellings in _TOKEN_NAMES.items():
         given = [spelling for spelling in spellings if value.get(spelling) is not None]
@@ -120,12 +128,7 @@ def _token_usage(value: Any) -> Mapping[str, Any] | None:
 
 def _amount(value: Any, name: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise MalformedResult(f"expected a number under `token_usage.{name}`, found {_kind(value)}")
+        raise MalformedResult(f"expected a number under `token_usage.{name}`, found {json_kind(value)}")
     if not 0 <= value < MOST_COUNTED:  # NaN and infinity are not, either
         raise MalformedResult(f"expected a finite number of at least 0 under `token_usage.{name}`, found {value!r:.40}")
     return value
-
-
-def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "text", bool: "a boolean", int: "a number", float: "a number"}
-    return "null" if value is None else kinds[type(value)]

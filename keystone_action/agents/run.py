@@ -42,6 +42,7 @@ from keystone_action.spec.models.agents import (
     AgentOutput,
     CliAgent,
     CommandAgent,
+    HttpAgent,
     NoneAgent,
     PresetAgent,
     PythonAgent,
@@ -75,9 +76,11 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     if isinstance(agent, CliAgent):
         return await run_program(agent, sandbox, task, (agent.binary, *agent.args))
     if isinstance(agent, PythonAgent):
-        # was an import of itself
-
         return await run_python(agent, sandbox, task)
+    if isinstance(agent, HttpAgent):
+        from keystone_action.agents.http_agent import run_http
+
+        return await run_http(agent, sandbox, task)
     if isinstance(agent, PresetAgent):
         return await run_preset(agent, sandbox, task)
     raise TypeError(f"no way to run {type(agent).__name__}")

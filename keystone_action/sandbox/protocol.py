@@ -123,6 +123,10 @@ class Sandbox(Protocol):
     def serve(self, command: Command) -> AbstractAsyncContextManager[RunningCommand]:
         """Start a command and go on while it runs. When the context ends, the command has been stopped."""
 
+    def dial(self, host: str, port: int) -> AbstractAsyncContextManager[ServedConnection]:
+        """A connection that a process in it makes, as its user, from its network. Never to a link-local address, also
+        not by a name. Raises CannotDial (`dialing.py`), SandboxError."""
+
     def which(self, program: str, search_path: str | None = None) -> str | None:
         """Where PATH has this program inside the sandbox for its user, or None. search_path: the PATH of the command
         that would start it, where that has one of its own."""

@@ -25,6 +25,7 @@ OBSERVED = {
     "containers": {"connect", "db_write", "model_request", "file_change"},
     "known-agent": {"known_agent", "model_request"},
     "project": {"db_write", "process"},
+    "service": {"http_call"},
     "talk": {"model_request"},
 }
 """What the audit logs of each spec's cells tell; those of all others are empty."""

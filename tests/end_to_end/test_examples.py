@@ -11,6 +11,7 @@ import pytest
 from support.action_job import EIGHT
 from support.called_once import called_once
 from support.command_line import ROOT, Called, keystone
+from support.images import PYTHON
 from support.model_server import ModelServer, answer
 from support.recorded_examples import REPLAYED
 
@@ -18,6 +19,7 @@ from tools.github_page.recorded import document
 
 EXAMPLES = ROOT / "examples"
 NAMES = ("reconcile", "fix-tests", "mcp", "custom-check")
+IN_CONTAINERS = "http-agent"
 TOUCHSTONE = EXAMPLES / "touchstone" / "evals" / "slugify" / "case.yaml"
 Cells = dict[str, dict[str, Any]]
 
@@ -56,7 +58,7 @@ def checks_of(cell: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def test_every_example_has_both_variants():
     found = {path.parent.name for path in EXAMPLES.glob("*/keystone.yaml")}
-    assert found == {*NAMES, *REPLAYED}
+    assert found == {*NAMES, *REPLAYED, IN_CONTAINERS}
     assert found == {path.parent.name for path in EXAMPLES.glob("*/broken.keystone.yaml")}
 
 
@@ -72,6 +74,20 @@ def test_reconcile_passes_without_a_key(without_a_key: tuple[Called, Cells]):
         assert (called.output / file).stat().st_size > 0
     assert_passed(cells["reconcile/keystone.yaml"], "email_quality")
     assert_pictured("pass", cells["reconcile/keystone.yaml"])
+
+
+@pytest.mark.docker
+def test_an_agent_in_a_container_is_asked_over_http(tmp_path: Path, image):
+    image(PYTHON)
+    folder = EXAMPLES / IN_CONTAINERS
+    specs = (folder / "keystone.yaml", folder / "broken.keystone.yaml")
+    called = keystone("run", *specs, "--output", "out", directory=tmp_path)
+    assert called.code == 1, called.out + called.err
+    passing, failing = called.cells
+    assert_passed(passing)
+    statuses = {name: one["status"] for name, one in checks_of(failing).items()}
+    assert statuses == {"tells_the_state": "fail", "asked_the_shop": "fail", "says_which_tool": "fail"}
+    assert (failing["agent"]["exit_code"], failing["composite"]) == (0, 0)
 
 
 def assert_pictured(name: str, found: dict[str, Any]) -> None:

@@ -25,17 +25,8 @@ from support.context import grade, make_check
 from support.served import APP, RAW
 
 from keystone_action.invariants.check import Outcome
-from keystone_action.invariants.http_exchange import (
-    BadRequest,
-    BadResponse,
-    ExpectedResponse,
-    HttpResponse,
-    HttpTarget,
-    Probe,
-    ProbeAnswer,
-    encode,
-    exchange,
-)
+from keystone_action.invariants.http_exchange import ExpectedResponse, Probe, ProbeAnswer
+from keystone_action.sandbox.http_client import BadRequest, BadResponse, HttpResponse, HttpTarget, encode, exchange
 
 pytestmark = pytest.mark.sandbox
 

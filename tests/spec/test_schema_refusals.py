@@ -101,7 +101,7 @@ def test_only_the_loader_refuses(validator: Draft202012Validator, errors_of: Err
 
 
 @pytest.mark.parametrize(
-    "agent", ["{type: http, url: x}", "{type: anthropic}", "{type: none, user: root}", "{type: cli}", "{}", "codex"]
+    "agent", ["{type: http}", "{type: anthropic}", "{type: none, user: root}", "{type: cli}", "{}", "codex"]
 )
 def test_both_refuse_an_agent(validator: Draft202012Validator, errors_of: Errors, agent: str) -> None:
     text = HEAD.replace("{type: none}", agent) + CHECKS

@@ -199,10 +199,9 @@ def test_what_this_version_refuses(errors_of: Errors, lines: str, expected: str)
     assert found.split(":")[0] == "5"
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "paragon", "http"])
+@pytest.mark.parametrize("kind", ["anthropic", "paragon"])
 def test_agents_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
-    extra = ", url: x" if kind == "http" else ""
-    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: {kind}{extra}}}") + CHECKS)
+    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: {kind}}}") + CHECKS)
     assert (
         found == f"4:15: the agent type '{kind}' is not supported yet; use command, cli, python, none or one like codex"
     )

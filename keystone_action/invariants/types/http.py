@@ -16,17 +16,9 @@ from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed
 from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
-from keystone_action.invariants.http_exchange import (
-    BadRequest,
-    BadResponse,
-    ExpectedResponse,
-    HttpResponse,
-    HttpTarget,
-    Probe,
-    encode,
-    exchange,
-)
+from keystone_action.invariants.http_exchange import ExpectedResponse, Probe
 from keystone_action.invariants.test_runs.graded_copy import CannotPrepare, GradedCopy, prepare_copy
+from keystone_action.sandbox.http_client import BadRequest, BadResponse, HttpResponse, HttpTarget, encode, exchange
 from keystone_action.sandbox.programs import sentence_on_missing, started_program
 from keystone_action.sandbox.protocol import RunningCommand
 from keystone_action.spec.models.fields import Duration, ShellCommand, StrictModel, Template, Text, TextOrList

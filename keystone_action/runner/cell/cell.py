@@ -11,7 +11,7 @@ import asyncio
 import time
 import traceback
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
@@ -27,13 +27,16 @@ from keystone_action.runner.cell.model_gateway import begin_recording
 from keystone_action.runner.cell.prepare import Prepared, prepare
 from keystone_action.runner.cell.running_cell import CellFiles, CellProgress, Rerun, RunningCell
 from keystone_action.runner.cell.seal import seal
+from keystone_action.spec.expressions import interpolate
 from keystone_action.system import signals
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
     from keystone_action.evidence.model import AgentRun
+    from keystone_action.runner.cell.connections import AgentService
     from keystone_action.runner.started_run import StartedRun
     from keystone_action.scoring.results import CellResult
+    from keystone_action.spec.models.agents import AgentBase
     from keystone_action.spec.plan import Cell
 
 T = TypeVar("T")
@@ -118,6 +121,8 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         mcp_servers=prepared.connections.mcp_servers(running.spec.services),
         deny_provider_tools=models is not None and models.gateway.configuration.deny_provider_tools,
         lists_processes=running.spec.audit.processes,
+        names={name: value for name, value in prepared.expressions.names.items() if name in ("task", "record")},
+        is_own_service=prepared.connections.start_agent is not None,
     )
     await record_version(prepared)
     tell_switched_off(prepared)
@@ -125,10 +130,23 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         addresses = prepared.connections.addresses
         await anyio.to_thread.run_sync(begin_recording, models, running, sandbox, addresses)
     running.progress.allow_rerun("once")
+    service = None
+    if prepared.connections.start_agent is not None:
+        service = await prepared.connections.start_agent()
+        agent = _at(service, prepared)
     run = await call_agent(agent, sandbox, call)
+    if service is not None and (ended := await service.end()):
+        run = replace(run, advice=ended)
     running.progress.end_agent(run)
     await sandbox.close()
     return run
+
+
+def _at(service: AgentService, prepared: Prepared) -> AgentBase:
+    """The agent that this service is, with its address."""
+    names = prepared.expressions.names
+    services = {**names["services"], service.place.name: service.place.for_agent.as_mapping()}
+    return interpolate(prepared.running.cell.agent, {**names, "services": services})
 
 
 def _environment(prepared: Prepared) -> Mapping[str, str]:

@@ -4,13 +4,14 @@ before its agent and detached after its checks."""
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
+import anyio.to_thread
 
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.audit import AuditLog
@@ -19,6 +20,7 @@ from keystone_action.runner.shared_services import ServicesDefinition
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.services.service import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, leaves, references
+from keystone_action.spec.models.services import ContainerService
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -46,6 +48,33 @@ class CellNetwork:
         return (self.proxy.failure or "") if self.proxy is not None else ""
 
 
+class AgentService:
+    """The container that is the cell's agent. It is there from the end of `setup` to the agent's end, so that all that
+    it does is the agent's doing, and nobody writes while the cell is judged."""
+
+    def __init__(self, place: Place, remove: Callable[[], Awaitable[object]]) -> None:
+        self.place, self._remove = place, remove
+        self._has_ended = False
+
+    async def end(self) -> str:
+        """Stop and remove it. Returns why it had ended before, empty where it had not."""
+        problem = ""
+        try:
+            await anyio.to_thread.run_sync(self.place.settle)
+        except KeystoneError as error:
+            problem = error.message
+        finally:
+            await self.leave()
+        return problem
+
+    async def leave(self) -> None:
+        """Remove it. Twice does no harm."""
+        if not self._has_ended:
+            self._has_ended = True
+            with anyio.CancelScope(shield=True):
+                await self._remove()
+
+
 class CellUsers:
     """The numeric users whose connections are the cell's. The cell's services look into `ids` as long as they serve."""
 
@@ -70,7 +99,10 @@ class Connections:
     users: CellUsers
 
     places: Mapping[str, Place]
-    """Its services by name, in the order of the spec."""
+    """Its services by name, in the order of the spec, without one that is the agent itself."""
+
+    start_agent: Callable[[], Awaitable[AgentService]] | None = None
+    """Starts the service that is the agent; None where none of them is."""
 
     @property
     def addresses(self) -> dict[str, Address]:
@@ -102,10 +134,13 @@ async def connect_cell(
     if models is not None:
         addresses = {name: address.as_mapping() for name, address in models.gateway.addresses.items()}
         expressions = expressions.knowing(gateway=addresses)
-    users, places = CellUsers(), dict[str, Place]()
+    users, places, start_agent = CellUsers(), dict[str, Place](), None
     if running.spec.services:
-        places = await _Attachments(running, audit, network, users, expressions, stack).attach_all()
-    connections = Connections(audit, network, models, users, places)
+        attachments = _Attachments(running, audit, network, users, expressions, stack)
+        places = await attachments.attach_all()
+        if running.agent_service is not None:
+            start_agent = partial(attachments.attach_agent, models)
+    connections = Connections(audit, network, models, users, places, start_agent)
     known = {name: address.as_mapping() for name, address in connections.addresses.items()}
     return connections, expressions.knowing(services=known)
 
@@ -157,6 +192,7 @@ class _Attachments:
         stack: AsyncExitStack,
     ) -> None:
         self._running, self._names, self._stack = running, expressions.names, stack
+        self._network = network
         self._neighbours = running.run.neighbours[running.spec.id]
         self._blocks: list[AbstractAsyncContextManager[Place]] = []
         self._places: dict[str, Place] = {}
@@ -175,7 +211,7 @@ class _Attachments:
 
     async def attach_all(self) -> dict[str, Place]:
         """See `connect`; the places in the order of the spec."""
-        wanted = self._running.spec.services
+        wanted = [one for one in self._running.spec.services if one.name != self._running.agent_service]
         knowing = [service for service in wanted if uses_addresses(service)]
         others = [service for service in wanted if service not in knowing]
         services = [interpolate(service, self._names) for service in others]
@@ -190,13 +226,39 @@ class _Attachments:
             if one.name in containers:
                 await self._attach([one])
         for service in knowing:
-            addresses = {name: self._in_network(name).as_mapping() for name in addresses_used(service)}
-            filled = interpolate(service, {**self._names, "services": addresses})
             # It may know what only this cell has, so no other cell shares its definition.
-            await self._attach(await self._acquire([filled], last=True))
+            await self._attach(await self._acquire([self._filled(service)], last=True))
         places = {service.name: self._places[service.name] for service in wanted}
         self._running.progress.note(*(notice for place in places.values() for notice in place.notices))
         return places
+
+    def _filled(self, service: Service) -> Service:
+        """A container that names the addresses of services that are attached."""
+        addresses = {name: self._in_network(name).as_mapping() for name in addresses_used(service)}
+        return interpolate(service, {**self._names, "services": addresses})
+
+    async def attach_agent(self, models: CellModels | None) -> AgentService:
+        """Start the container that is the agent, with what an agent's programs find in their environment: the way to
+        models, and out of the network. Raises HarnessError."""
+        name = self._running.agent_service
+        service = self._filled(next(one for one in self._running.spec.services if one.name == name))
+        assert isinstance(service, ContainerService)
+        proxy = self._network.proxy
+        variables = {**(proxy.environment if proxy is not None else {})}
+        if models is not None:
+            variables |= models.gateway.variables
+        variables |= service.env
+        if models is not None:
+            variables, replaced = models.gateway.without_keys(variables)
+            if replaced:
+                told = ", ".join(replaced)
+                self._running.progress.note(f"{told}: the agent got the gateway's key instead of the provider's")
+        service = service.model_copy(update={"env": variables})
+        started = (await self._acquire([service], last=True))[0]
+        block = started.attach(self._scope)
+        agent = AgentService(await block.__aenter__(), partial(block.__aexit__, None, None, None))
+        self._stack.push_async_callback(agent.leave)
+        return agent
 
     async def _acquire(self, services: Sequence[Service], *, last: bool) -> Sequence[RunningService]:
         running, alone = self._running, self._neighbours.other_specs

@@ -101,7 +101,7 @@ async def open_models(
     budget_spent = asyncio.Event()
     recording = await _open_recording(running, wanted)
     sent = _look_through(running, configuration)
-    inside = network if running.image is not None else None
+    inside = network if running.image is not None or running.agent_service is not None else None
     opened = await open_gateway(
         running.run.servers.gateways.started(),
         configuration,

@@ -94,7 +94,9 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
     progress.enter("fixtures")
     await _lay_out_fixtures(running, expressions, connections)
     progress.enter("setup")
-    agent = interpolate(running.cell.agent, expressions.names)
+    # The address of one that is a service is known once that was started (`run_agent`).
+    is_service = connections.start_agent is not None
+    agent = running.cell.agent if is_service else interpolate(running.cell.agent, expressions.names)
     if isinstance(agent, PresetAgent):
         from keystone_action.agents.presets.preset import with_preset
 

@@ -20,6 +20,7 @@ from keystone_action.runner.journal.journal import output_error
 from keystone_action.runner.model_access import gateway_of
 from keystone_action.runner.started_run import hidden_places
 from keystone_action.sandbox.protocol import RunningCommand, Sandbox, SandboxProvider
+from keystone_action.spec.agent_service import agent_service
 from keystone_action.spec.expressions import interpolate
 from keystone_action.system.command import Command, CommandLimits, Completed, shown_command
 
@@ -197,6 +198,11 @@ class RunningCell:
     def image(self) -> str | None:
         """The image that it runs in, None for the process sandbox."""
         return self.run.planned.image(self.cell)
+
+    @cached_property
+    def agent_service(self) -> str | None:
+        """The container among its services that is its agent; None where none is."""
+        return agent_service(self.spec, self.cell.agent, self.cell.params)
 
     @cached_property
     def hidden(self) -> set[Path]:

@@ -26,7 +26,7 @@ from keystone_action.files.workspace import compare_entries, compare_whole, snap
 from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.grading import unreadable
 from keystone_action.runner.cell.model_gateway import settle_models
-from keystone_action.spec.models.agents import AgentOutput, PythonAgent
+from keystone_action.spec.models.agents import AgentOutput, HttpAgent, PythonAgent
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
@@ -246,6 +246,7 @@ def _from_result(agent: AgentBase, run: AgentRun) -> Trace | None:
     output = agent.output
     to_a_file = isinstance(output, AgentOutput) and output.file is not None
     result_declared = isinstance(output, AgentOutput) or isinstance(agent, PythonAgent)
+    result_declared = result_declared or (isinstance(agent, HttpAgent) and agent.tool_calls_path is not None)
     if result_declared and not to_a_file and run.problem:
         return _unread(AGENT_RESULT, run.problem)
     if run.tool_calls is None and run.token_usage is None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from keystone_action.engine.calls import engine_errors
 from keystone_action.errors import SandboxError
+from keystone_action.sandbox.dialing import DIALER, IN_AN_IMAGE, await_connection
 from keystone_action.sandbox.protocol import TABLES, RunningCommand, listeners
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _CHUNK = 1 << 16
 _ROWS_LIMIT = 1 << 16
 _LOOK_SECONDS = 10.0
 _END_SECONDS = 5.0
+_START_PAUSE = 0.02
 
 # It waits for a line first: what an engine sends together with its answer is lost on some clients.
 _LOOK = (
@@ -93,8 +95,22 @@ class ContainerCommand(RunningCommand):
                 "a server in a container of this image can't be reached: the image has neither python3 nor bash nor nc",
                 help="set base to an image that has one of them",
             )
+        return await self._tunnel(_TUNNEL, address, str(port))
+
+    async def dial(self, host: str, port: int) -> ServedConnection:
+        """See `Sandbox.dial`. Raises CannotDial, SandboxError."""
+        while self._run.identifier is None and not self.has_ended:  # noqa: ASYNC110 - a thread starts it
+            await asyncio.sleep(_START_PAUSE)
+        if self.has_ended:
+            raise SandboxError(f"the container for a connection could not be started: {(await self.stop()).failure()}")
+        connection = await self._tunnel(IN_AN_IMAGE, host, str(port), DIALER)
+        connection[1].write(b"go\n")
+        return await await_connection(connection, host, port)
+
+    async def _tunnel(self, script: str, *arguments: str) -> ServedConnection:
+        """The streams of a program beside the command. Raises OSError, SandboxError."""
         try:
-            connection = await asyncio.to_thread(self._beside, _TUNNEL, address, str(port))
+            connection = await asyncio.to_thread(self._beside, script, *arguments)
         except SandboxError:
             if await self._ends():
                 raise ConnectionRefusedError("it has ended") from None

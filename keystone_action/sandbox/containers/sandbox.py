@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from keystone_action.engine import archives
 from keystone_action.engine.calls import Refused
@@ -23,13 +23,18 @@ from keystone_action.engine.images import Image
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.containers.running_command import ContainerCommand
 from keystone_action.sandbox.containers.transfer import HOME, TEMPORARY, ContainerPlaces, CopiedDirectory, Transfer
+from keystone_action.sandbox.dialing import plain_address
 from keystone_action.sandbox.protocol import Home, Supplies, stopping_at
 from keystone_action.system.command import Command, CommandLimits, Completed
+
+if TYPE_CHECKING:
+    from keystone_action.sandbox.protocol import ServedConnection
 
 STANDARD_INPUT = "/.keystone-stdin"
 WORKSPACE_LINK = "/workspace"
 _FROM_FILE = f'exec "$@" <{STANDARD_INPUT}'
 _MOST_LINKS = 40
+_IDLE = Command(("/bin/sh", "-c", "while sleep 3600; do :; done"))
 
 
 class DockerSandbox:
@@ -157,6 +162,16 @@ class DockerSandbox:
                 with anyio.CancelScope(shield=True):
                     await asyncio.wait([completed])
                 completed.exception()  # the caller that waited for it has been told
+
+    @contextlib.asynccontextmanager
+    async def dial(self, host: str, port: int) -> AsyncIterator[ServedConnection]:
+        """See `Sandbox.dial`: from a container that does nothing else."""
+        async with self.serve(_IDLE) as running:
+            connection = await running.dial(plain_address(host), port)
+            try:
+                yield connection
+            finally:
+                connection[1].transport.abort()
 
     async def _run(self, command: Command, run: ContainerRun, seen: ContainerProcesses | None) -> Completed:
         if not self._has_directory(command.cwd):

@@ -1,6 +1,6 @@
-"""The sandbox of one cell as processes of this machine, and a command in it that is talked to while it runs.
+"""The sandbox of one cell as processes of this machine.
 
-`ProcessSandboxes` opens it. A running command is reached over this machine's loopback interface.
+`ProcessSandboxes` opens it.
 """
 
 from __future__ import annotations
@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import signal
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,14 +17,15 @@ from typing import TYPE_CHECKING, NamedTuple
 from keystone_action.errors import SandboxError, raise_unless_agent
 from keystone_action.files.descent import is_small
 from keystone_action.files.kept_output import PipeToFile
-from keystone_action.files.paths import display_path
+from keystone_action.files.paths import display_path, real_path
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
+from keystone_action.sandbox.processes.running_command import Stopper, SupervisedCommand, dialed
 from keystone_action.sandbox.processes.wire import CommandRequest, WireMessage
 from keystone_action.sandbox.programs import listing_of_root
-from keystone_action.sandbox.protocol import TABLES, Home, Listener, RunningCommand, Supplies, listeners, stopping_at
+from keystone_action.sandbox.protocol import Home, Supplies, stopping_at
 from keystone_action.sandbox.trees import find_held_file
 from keystone_action.sandbox.users import Lease
 from keystone_action.system.command import (
@@ -40,72 +40,8 @@ from keystone_action.system.command import (
 from keystone_action.system.environment import DEFAULT_PATH, own_search_path
 
 if TYPE_CHECKING:
-    from keystone_action.sandbox.processes.client import Channel
+    from keystone_action.sandbox.own_programs import OwnPython
     from keystone_action.sandbox.protocol import ServedConnection
-    from keystone_action.system.command import Completed
-
-
-class Stopper:
-    """Ends a command before its time, with its report: the first process is killed, and then all that is left."""
-
-    def __init__(self) -> None:
-        self.has_sent = False
-        self._asked = False
-        self._channel: Channel | None = None
-
-    async def begin(self, channel: Channel) -> None:
-        """Its supervisor has the command."""
-        self._channel = channel
-        if self._asked:
-            await self._send()
-
-    def finish(self) -> None:
-        """Its report has come: the supervisor may serve somebody else."""
-        self._channel = None
-
-    async def stop(self) -> None:
-        """Kill it now, or as soon as it has been started."""
-        self._asked = True
-        await self._send()
-
-    async def _send(self) -> None:
-        if self._channel is not None and not self.has_sent:
-            self.has_sent = True
-            with contextlib.suppress(OSError):  # it ended meanwhile
-                await self._channel.send({"signal": int(signal.SIGKILL)})
-
-
-class SupervisedCommand(RunningCommand):
-    """See `RunningCommand`. uid: whose sockets count, None where all processes are of our own user."""
-
-    def __init__(self, completed: asyncio.Future[Completed], stopper: Stopper, uid: int | None) -> None:
-        super().__init__(completed)
-        self._stopper = stopper
-        self._uid = uid
-
-    async def addresses(self, port: int) -> tuple[str, ...]:
-        """See `RunningCommand.addresses`. Raises SandboxError when the port is somebody else's: another program took it
-        since it was found free."""
-        found = list(_look(port))
-        own = [one for one in found if self._uid is None or one.uid == self._uid]
-        if found and not own:
-            raise SandboxError(f"port {port} of this machine was taken by another program", help="run it again")
-        return tuple(dict.fromkeys(address for one in own for address in one.addresses))
-
-    async def connect(self, address: str, port: int) -> ServedConnection:
-        """See `RunningCommand.connect`."""
-        return await asyncio.open_connection(address, port)
-
-    async def _end(self) -> None:
-        await self._stopper.stop()
-
-
-def _look(port: int) -> list[Listener]:
-    rows: list[str] = []
-    for table in TABLES:
-        with contextlib.suppress(OSError):  # no IPv6 here
-            rows += Path(table).read_text(encoding="ascii").splitlines()
-    return list(listeners(rows, port))
 
 
 _LAST_WORDS = 4000
@@ -155,6 +91,7 @@ class ProcessSandbox:
         areas: Sequence[Path] = (),
         others: Path | None = None,
         may_share_files: Callable[[ProcessSandbox], bool] = lambda _: False,
+        python: Callable[[], Awaitable[OwnPython]],
     ) -> None:
         self.loss = ""
         self.workspace = workspace
@@ -172,6 +109,7 @@ class ProcessSandbox:
         self._unix_sockets = unix_sockets
         self._others = others
         self._may_share_files = may_share_files
+        self._python = python
         self._disk_roots = [str(workspace), *map(str, private.folders)]
         self._channels: set[Channel] = set()
         self._quiet = asyncio.Event()
@@ -237,6 +175,14 @@ class ProcessSandbox:
                 await asyncio.wait([completed])
             completed.exception()  # the caller that waited for it has been told
 
+    @contextlib.asynccontextmanager
+    async def dial(self, host: str, port: int) -> AsyncIterator[ServedConnection]:
+        """See `Sandbox.dial`."""
+        python = await self._python()
+        run = partial(self._run, shown=python.readable)
+        async with dialed(host, port, python=python, folder=self._private.temporary, run=run) as connection:
+            yield connection
+
     async def run(self, command: Command, stop: asyncio.Event | None = None) -> Completed:
         """See `Sandbox.run`."""
         supplies = Supplies(self._disk_roots)
@@ -249,10 +195,13 @@ class ProcessSandbox:
         supplies.check(completed)
         return completed
 
-    async def _run(self, command: Command, stopper: Stopper) -> Completed:
+    async def _run(self, command: Command, stopper: Stopper, shown: Sequence[Path] = ()) -> Completed:
+        """shown: what this command may read besides."""
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
+        if shown and self._rules is not None:
+            request["rules"] = [*self._rules, *policy.own_rules((), [real_path(path) for path in shown])]
         self._enter_areas()
         with contextlib.ExitStack() as ours:
             passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]

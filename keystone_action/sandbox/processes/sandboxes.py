@@ -345,6 +345,7 @@ class ProcessSandboxes:
             areas=areas,
             others=others if self._has_mounts else None,
             may_share_files=self._may_share_files,
+            python=self.host_python,
         )
         self._sandboxes.add(sandbox)
         return sandbox

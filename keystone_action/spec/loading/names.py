@@ -11,6 +11,7 @@ from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.loading.diagnostics import listing, nearest
 from keystone_action.spec.loading.loaded_spec import RECORD, RunRules, Scenario
 from keystone_action.spec.loading.problems import Problem, item_of
+from keystone_action.spec.models.agents import HTTP_DATA
 from keystone_action.spec.models.fields import PlainText, ServiceName, ShellCommand, Template
 from keystone_action.spec.models.services import Service
 from keystone_action.spec.models.spec import Spec
@@ -69,8 +70,10 @@ def check_text(leaf: Leaf, scope: Scope) -> Iterator[Problem]:
         yield Problem(leaf.path, "expressions don't work here", expected=f"them in {where} only")
         return
     template = leaf.marker(Template)
+    # What a request to an agent is filled with is known by name all the same.
+    later = template.later if template and leaf.path[0] != "agent" else ()
     try:
-        found = list(references(leaf.value, template.later if template else ()))
+        found = list(references(leaf.value, later))
     except ExpressionError as error:
         yield Problem(leaf.path, error.message, offset=error.index)
         return
@@ -120,6 +123,8 @@ def _roots_of(leaf: Leaf, scope: Scope) -> tuple[str, ...]:
     roots: tuple[str, ...] = _ROOTS
     if leaf.path[0] == "agent" and (scope.spec.model_gateway is not None or "gateway" in scope.damaged):
         roots = (*roots, "gateway")
+    if leaf.path[0] == "agent" and leaf.marker(Template) is not None:
+        roots = (*roots, *HTTP_DATA)
     if leaf.path[0] == "task" or leaf.path[-1] == "prompt":
         roots = tuple(root for root in roots if root != "task")
     if scope.spec.dataset is None and scope.spec.scenarios is None and not scope.damaged & {"dataset", "scenarios"}:
@@ -243,9 +248,11 @@ def _check_task(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Prob
         yield Problem(leaf.path, "'task.system' is not set", offset=reference.index)
 
 
-def _check_workspace(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:  # noqa: ARG001
+def _check_alone(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:  # noqa: ARG001
+    """A name with nothing below it."""
     if len(reference.parts) != 1:
-        yield Problem(leaf.path, f"unknown name '{reference.name}'", suggestion="workspace", offset=reference.index)
+        root = reference.parts[0]
+        yield Problem(leaf.path, f"unknown name '{reference.name}'", suggestion=root, offset=reference.index)
 
 
 def _check_agent(reference: Reference, leaf: Leaf, scope: Scope) -> Iterator[Problem]:
@@ -317,7 +324,9 @@ _CHECKS: Mapping[str, Any] = {
     "secrets": _check_secrets,
     "task": _check_task,
     "record": _check_record,
-    "workspace": _check_workspace,
+    "workspace": _check_alone,
+    "turn": _check_alone,
+    "conversation": _check_alone,
     "agent": _check_agent,
     "cell": _of(CELL),
     "env": _check_env,

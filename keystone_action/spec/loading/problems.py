@@ -169,7 +169,7 @@ _FORMS = {
     "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
 }
 """What a part of a spec looks like, for those who know it from elsewhere."""
-_NOT_YET_TYPES = ("anthropic", "paragon", "http")
+_NOT_YET_TYPES = ("anthropic", "paragon")
 _NOT_YET_KEYS: Mapping[KeyPath, str] = {
     ("network", "dns_overrides"): "leave it out",
 }

@@ -7,6 +7,7 @@ which is neither imported nor parsed here; a name that is missing there is only 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,12 +16,13 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from keystone_action.spec.expressions import leaves
+from keystone_action.spec.agent_service import agent_service, is_elsewhere
+from keystone_action.spec.expressions import ExpressionError, leaves, references
 from keystone_action.spec.loading.diagnostics import nearest, show_value, slip_of
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import AgentOutput, AgentTrace, PresetAgent, PythonAgent
+from keystone_action.spec.models.agents import AgentOutput, AgentTrace, HttpAgent, PresetAgent, PythonAgent
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.mcp import McpAnswer, McpTool
@@ -47,6 +49,8 @@ AT_MOST_ONE: dict[type[BaseModel], dict[str, str]] = {
     McpAnswer: {"result": "result", "json_body": "json", "template": "template"},
 }
 """Fields that exclude each other, with their keys. Of those in EXACTLY_ONE one must be given."""
+OF_PROGRAMS = ("env", "dir", "trace", "output", "stdin")
+"""Fields of agents that mean nothing to one that is a service."""
 _ONLY_IN_CONTAINERS = ("ports", "command", "wait_for")
 """Fields of services that only a container heeds."""
 _HOST_MARKS = frozenset(".:*")
@@ -241,10 +245,55 @@ def _gateway(scope: Scope) -> Iterator[Problem]:
     if isinstance(spec.agent, PresetAgent):
         advice = "leave `gateway` out, or start the program by `type: command`"
         yield Problem(("gateway",), f"the agent type '{spec.agent.type}' needs the gateway", help=advice, on_key=True)
-    if spec.forbidden.needs_trace and spec.agent.trace is None:
+    own_word = isinstance(spec.agent, HttpAgent) and spec.agent.tool_calls_path is not None
+    if spec.forbidden.needs_trace and spec.agent.trace is None and not own_word:
         name = "tools" if spec.forbidden.tools is not None else "commands"
         advice = "leave `gateway` out, or declare agent.trace, whose word it is then"
         yield Problem(("gateway",), f"forbidden.{name} needs the gateway", help=advice, on_key=True)
+
+
+def _http_agent(scope: Scope) -> Iterator[Problem]:
+    spec, agent = scope.spec, scope.spec.agent
+    if not isinstance(agent, HttpAgent):
+        return
+    for name in OF_PROGRAMS:
+        if getattr(agent, name) != HttpAgent.model_fields[name].get_default(call_default_factory=True):
+            message = f"an agent of the type http has no '{name}': it is asked by a request, not started"
+            advice = "what it answers is its output; a container's variables are the `env` of its service"
+            yield Problem(("agent", name), message, help=advice, on_key=True)
+    if spec.determinism.clock is not None:
+        message = "determinism.clock can't be given to an agent of the type http, whose processes are not ours"
+        yield Problem(
+            ("determinism", "clock"), message, help="leave it out, or start the agent by `command`", on_key=True
+        )
+    rules = spec.forbidden
+    if is_elsewhere(spec, agent) and "services" not in scope.damaged:
+        own_word = spec.gateway == "off" and agent.tool_calls_path is not None
+        blind = [name for name in ("tools", "commands") if getattr(rules, name) is not None and not own_word]
+        blind += ["http_except"] if rules.http_except is not None else []
+        for name in blind:
+            message = f"forbidden.{name} can't be kept: nobody sees what an agent does that runs elsewhere"
+            advice = "make it a container of `services`, and name it in agent.url as {{ services.NAME.url }}"
+            yield Problem(("forbidden", name), message, help=advice, on_key=True)
+    if (service := agent_service(spec, agent, {})) is not None:
+        yield from _as_service(scope, service)
+
+
+def _as_service(scope: Scope, name: str) -> Iterator[Problem]:
+    """What the service that is the agent can't be."""
+    index, service = next((at, one) for at, one in enumerate(scope.spec.services) if one.name == name)
+    if getattr(service, "isolation", "") == "database":
+        advice = "leave it out: each cell has an agent of its own"
+        yield Problem(("services", index, "isolation"), f"the service {name} is the agent, for one cell", help=advice)
+    advice = "it runs from the end of setup until it has answered"
+    for leaf in leaves(scope.spec):
+        if leaf.path[0] == "agent" or "{{" not in leaf.value or "services." not in leaf.value:
+            continue
+        with contextlib.suppress(ExpressionError):
+            for reference in references(leaf.value, ("request", "port")):
+                if reference.parts[:2] == ("services", name):
+                    message = f"'{reference.name}': the service {name} is the agent"
+                    yield Problem(leaf.path, message, help=advice, offset=reference.index)
 
 
 def _forbidden_rules(scope: Scope) -> Iterator[Problem]:
@@ -288,6 +337,7 @@ _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _matrix,
     _task,
     _gateway,
+    _http_agent,
     _forbidden_rules,
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag, WithJsonSchema
 
@@ -12,6 +12,7 @@ from keystone_action.spec.models.fields import (
     PlainText,
     ShellCommand,
     StrictModel,
+    Template,
     Text,
     TextOrList,
     TextOrMapping,
@@ -172,6 +173,64 @@ class PythonAgent(AgentBase):
     """
 
 
+HTTP_DATA = ("turn", "conversation", "task", "record")
+"""What a request to an agent that is a service is filled with when it is sent: texts of others, which are written as
+the place in the request needs it."""
+_OnRequest = Template(later=HTTP_DATA)
+_JSON_PATH = r"^\$?(?:\.?[^\[\]\".]+|\[(?:-?\d+|\"[^\"]+\")\])(?:\.[^\[\]\".]+|\[(?:-?\d+|\"[^\"]+\")\])*$|^\$$"
+JsonPath = Annotated[str, text_like(_JSON_PATH, "a path in JSON such as choices[0].message.content"), PlainText()]
+
+
+class HttpAgent(AgentBase):
+    """An agent that is a service: it is asked by one HTTP request, and what it answers is its output. It is a container
+    of `services`, or runs elsewhere. The request is made from the cell's network, under `network.egress`. Such an agent
+    has no `env`, `dir`, `trace`, `output` and `stdin`.
+    """
+
+    type: Literal["http"]
+    url: Annotated[str, Field(min_length=1), _OnRequest]
+    """Where the agent is asked: an `http://` or `https://` URL, `{{ services.NAME.url }}/chat` of a container of
+    `services`. Redirects are not followed.
+
+    Example: `https://agents.example.com/chat`
+    """
+    method: Annotated[str, text_like(r"^[A-Za-z]{1,20}$", "a method such as POST"), PlainText()] = "POST"
+    """The method of the request.
+
+    Example: `PUT`
+    """
+    headers: dict[str, Annotated[Text, _OnRequest]] = Field(default_factory=dict)
+    """Headers of the request. A text of the task with a line break can't be one: the cell is an error.
+
+    Example: `{Authorization: "Bearer {{ secrets.ROUTER_KEY }}"}`
+    """
+    body: TextOrMapping[Annotated[str, _OnRequest], Annotated[dict[str, Any], _OnRequest]] | None = None
+    """What is sent: a mapping is sent as JSON, a text as it is. `{{ turn }}` is what is said to the agent,
+    `{{ conversation }}` what it gave out at `conversation_path` before. In a mapping they are values. In a text that
+    is JSON they are escaped for the inside of a text of JSON.
+
+    Example: `{message: "{{ turn }}", session: "{{ conversation }}"}`
+    """
+    output_path: JsonPath | None = None
+    """Where in the JSON that the agent answers its output is: a text. Of a stream of events, the texts of all events
+    that have the path are joined. Without it the output is the whole answer.
+
+    Example: `choices[0].message.content`
+    """
+    tool_calls_path: JsonPath | None = None
+    """Where in the answer the tool calls are: a list of `{name, arguments, result}`, where `arguments` is a mapping, or
+    the text of one in JSON. They are the agent's own word.
+
+    Example: `tool_calls`
+    """
+    conversation_path: JsonPath | None = None
+    """Where in the answer the agent names the conversation, for `{{ conversation }}` in what is sent next. Before
+    that, `{{ conversation }}` is empty: null where it is a whole value of a mapping.
+
+    Example: `session_id`
+    """
+
+
 class NoneAgent(AgentBase):
     """No agent: the workspace is graded as it is."""
 
@@ -213,13 +272,14 @@ class PresetAgent(AgentBase):
     """
 
 
-AGENT_TYPES = ("command", "cli", "python", "none", *PRESET_TYPES)
+AGENT_TYPES = ("command", "cli", "python", "none", "http", *PRESET_TYPES)
 _PRESETS: dict[str, str] = dict.fromkeys(PRESET_TYPES, "preset")
 
 Agent = Annotated[
     Annotated[CommandAgent, Tag("<command>")]
     | Annotated[CliAgent, Tag("<cli>")]
     | Annotated[PythonAgent, Tag("<python>")]
+    | Annotated[HttpAgent, Tag("<http>")]
     | Annotated[NoneAgent, Tag("<none>")]
     | Annotated[PresetAgent, Tag("<preset>")],
     Discriminator(by_type(AGENT_TYPES, merge=_PRESETS)),

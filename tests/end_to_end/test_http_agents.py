@@ -1,0 +1,165 @@
+"""Agents that are containers, or elsewhere: when they run, what is seen of them, and whose fault it is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.called_once import called_once
+from support.command_line import Called, keystone
+from support.images import PYTHON
+from support.scripted_provider import document, provider
+
+pytestmark = [pytest.mark.docker, pytest.mark.slow]
+
+BASE = "keystone-test-base:bookworm"
+PROGRAM = """
+import json, os, time, urllib.request
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+def get(url):
+    with urllib.request.urlopen(url, timeout=20) as found:
+        return found.read().decode()
+
+class Agent(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        data = json.dumps({"reply": self.reply()}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def reply(self):
+        %s
+
+%s
+HTTPServer(("0.0.0.0", 8000), Agent).serve_forever()
+"""
+ASKS = """
+        messages = [{"role": "user", "content": "go"}]
+        body = json.dumps({"model": "claude-opus-4-5", "max_tokens": 9, "messages": messages})
+        headers = {"x-api-key": os.environ["ANTHROPIC_API_KEY"], "content-type": "application/json"}
+        url = os.environ["ANTHROPIC_BASE_URL"] + "/v1/messages"
+        with urllib.request.urlopen(urllib.request.Request(url, body.encode(), headers)) as answer:
+            return json.load(answer)["content"][0]["name"]
+"""
+ANSWER = {
+    "type": "message",
+    "model": "claude-opus-4-5",
+    "content": [{"type": "tool_use", "id": "t1", "name": "Bash", "input": {"command": "ls"}}],
+    "stop_reason": "tool_use",
+    "usage": {"input_tokens": 10, "output_tokens": 2},
+}
+KEY = "sk-made-up-0123456789"
+SHOP = {"name": "shop", "type": "http_mock", "record": True}
+NOTHING = {"there": {"check": {"type": "file_absent", "path": "x"}}}
+
+
+def bot(reply: str = 'return "fine"', start: str = "", **more: Any) -> dict[str, Any]:
+    return {
+        "name": "bot",
+        "image": PYTHON,
+        "ports": [8000],
+        "env": {"SHOP": "{{ services.shop.url }}"},
+        "command": ["python3", "-c", PROGRAM % (reply.strip("\n").strip(), start)],
+        **more,
+    }
+
+
+def spec(name: str, service: dict[str, Any] | None, **more: Any) -> dict[str, Any]:
+    agent = {"type": "http", "url": "{{ services.bot.url }}/", "body": {"said": "{{ turn }}"}, "output_path": "reply"}
+    services = [SHOP, *([service] if service else [])]
+    document = {"version": 1, "id": name, "task": {"prompt": "do it"}, "agent": agent, "services": services}
+    return {**document, "invariants": NOTHING, **more}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"said": {"check": {"type": "exact", "expected": text}}}
+
+
+GONE = """
+import socket
+try:
+    socket.gethostbyname("bot")
+except OSError:
+    raise SystemExit(0)
+raise SystemExit(1)
+"""
+ELSEWHERE = {"type": "http", "url": "http://denied.example.com/", "output_path": "reply"}
+SPECS = (
+    spec("asks", bot(ASKS), gateway={}, invariants=said("Bash"), forbidden={"tools": ["Nothing"]}),
+    spec("forbidden-tool", bot(ASKS), gateway={}, forbidden={"tools": ["Bash"]}, base=BASE),
+    spec(
+        "gone",
+        bot(),
+        base=BASE,
+        invariants={
+            **said("fine"),
+            "gone": {"check": {"type": "command_exit", "command": ["python3", "-c", GONE]}},
+        },
+    ),
+    spec("busy-at-start", bot(start='get(os.environ["SHOP"])'), base=BASE, forbidden={"http_except": []}),
+    spec("quiet-at-start", bot(), base=BASE, forbidden={"http_except": []}),
+    spec("crashes", bot("os._exit(7)")),
+    spec("never-listens", bot(start="time.sleep(600)", ready_timeout="3s")),
+    spec("denied", None, agent=ELSEWHERE, base=BASE, network={"egress": {"default": "deny", "allow": ["example.org"]}}),
+    spec("unknown", None, agent={**ELSEWHERE, "url": "http://agent.invalid/"}, base=BASE),
+)
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory, image: Any) -> dict[str, dict[str, Any]]:
+    image(PYTHON)
+    image(BASE)
+
+    def call(directory: Path) -> Called:
+        for one in SPECS:
+            (directory / f"{one['id']}.keystone.yaml").write_text(json.dumps(one))
+        with provider(document(ANSWER)) as models:
+            environ = {"ANTHROPIC_BASE_URL": models.url, "ANTHROPIC_API_KEY": KEY, "OPENAI_API_KEY": KEY}
+            return keystone("run", ".", "--output", "out", directory=directory, environ=environ)
+
+    called = called_once(tmp_path_factory, "http-agents", call)
+    assert called.code == 3, called.out + called.err
+    return {one["id"]: cell for one in called.document["specs"] for cell in one["cells"]}
+
+
+def test_what_a_container_asks_models_passes_the_gateway(cells: dict[str, dict[str, Any]]) -> None:
+    assert cells["asks"]["verdict"] == "pass", cells["asks"]
+    assert cells["asks"]["trace"]["source"] == "gateway"
+
+
+def test_rules_on_tools_hold_for_it(cells: dict[str, dict[str, Any]]) -> None:
+    (rule,) = cells["forbidden-tool"]["forbidden"]
+    assert (rule["rule"], rule["violated"], cells["forbidden-tool"]["verdict"]) == ("tools", True, "fail")
+
+
+def test_it_is_gone_before_the_first_check(cells: dict[str, dict[str, Any]]) -> None:
+    assert cells["gone"]["verdict"] == "pass", cells["gone"]
+
+
+def test_what_it_does_as_it_starts_is_its_own_doing(cells: dict[str, dict[str, Any]]) -> None:
+    verdicts = {name: cells[name]["verdict"] for name in ("busy-at-start", "quiet-at-start")}
+    assert verdicts == {"busy-at-start": "fail", "quiet-at-start": "pass"}
+
+
+def test_one_that_crashes_is_an_agent_that_failed(cells: dict[str, dict[str, Any]]) -> None:
+    cell = cells["crashes"]
+    assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1)
+    assert "exit code 7" in json.dumps(cell)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("never-listens", "port 8000 does not accept connections"),
+        ("denied", "The network policy denies denied.example.com:80"),
+        ("unknown", "can't be resolved"),
+    ],
+)
+def test_what_is_nobody_s_fault_is_an_error(cells: dict[str, dict[str, Any]], name: str, why: str) -> None:
+    assert cells[name]["verdict"] == "error"
+    assert why in json.dumps(cells[name])
