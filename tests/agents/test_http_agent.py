@@ -3,7 +3,6 @@ was."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gzip
 import json
@@ -12,144 +11,19 @@ import ssl
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 from support.certificates import make_certificate, pem
 from support.context import kept
-from support.worlds import world_of
+from support.http_agents import AGENTS, Answer, answered, ask, chunks, free_port, reply, serving
 
 from keystone_action.agents import http_answer
-from keystone_action.agents.program import AgentCall, write_inputs
-from keystone_action.agents.run import call_agent
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun
 from keystone_action.evidence.requests import parse_path
-from keystone_action.spec.models.agents import Agent
 
 pytestmark = pytest.mark.sandbox
-
-_AGENTS: TypeAdapter[Any] = TypeAdapter(Agent)
-Answer = Callable[[socket.socket], object]
-
-
-class Served:
-    """A server that gives each connection the same answer. requests: what it was sent, a text each."""
-
-    def __init__(self, answer: bytes | Answer, context: ssl.SSLContext | None = None) -> None:
-        self.requests: list[str] = []
-        self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._context = context
-        self.port = self._listener.getsockname()[1]
-        self.url = f"{'https' if context else 'http'}://127.0.0.1:{self.port}/chat"
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                connection, _ = self._listener.accept()
-                with contextlib.suppress(OSError):
-                    if self._context is not None:
-                        connection = self._context.wrap_socket(connection, server_side=True)
-                    self.requests.append(_read_request(connection))
-                    if callable(self._answer):
-                        self._answer(connection)
-                    else:
-                        connection.sendall(self._answer)
-                connection.close()
-
-    def close(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-
-    @property
-    def body(self) -> str:
-        """Of the only request."""
-        (request,) = self.requests
-        return request.partition("\r\n\r\n")[2]
-
-
-def _read_request(connection: socket.socket) -> str:
-    data = b""
-    while b"\r\n\r\n" not in data:
-        piece = connection.recv(65536)
-        if not piece:
-            return ""
-        data += piece
-    head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    length = int(lengths[0].partition(b":")[2]) if lengths else 0
-    while len(body) < length:
-        body += connection.recv(65536)
-    return (head + b"\r\n\r\n" + body).decode()
-
-
-@contextlib.contextmanager
-def serving(answer: bytes | Answer, context: ssl.SSLContext | None = None) -> Iterator[Served]:
-    served = Served(answer, context)
-    try:
-        yield served
-    finally:
-        served.close()
-
-
-def reply(body: bytes | str, *headers: str, status: str = "200 OK") -> bytes:
-    data = body.encode() if isinstance(body, str) else body
-    lines = [f"HTTP/1.1 {status}", f"Content-Length: {len(data)}", *headers, "", ""]
-    return "\r\n".join(lines).encode() + data
-
-
-def chunks(*pieces: str, kind: str = "text/event-stream", end: bool = True) -> bytes:
-    head = f"HTTP/1.1 200 OK\r\nContent-Type: {kind}\r\nTransfer-Encoding: chunked\r\n\r\n"
-    body = "".join(f"{len(piece.encode()):x}\r\n{piece}\r\n" for piece in pieces)
-    return (head + body + ("0\r\n\r\n" if end else "")).encode()
-
-
-def ask(
-    document: Mapping[str, Any],
-    *,
-    prompt: str = "the prompt",
-    names: Mapping[str, Any] | None = None,
-    keep: Callable[[AgentRun], object] | None = None,
-    stop_after: float | None = None,
-    **call: Any,
-) -> AgentRun:
-    """One turn of such an agent in the process sandbox. keep: sees the run while its files are there."""
-    agent = _AGENTS.validate_python({"type": "http", **document})
-
-    async def main() -> AgentRun:
-        async with world_of(await kept().sandboxes()) as world:
-            private = world.area / "private"
-            private.mkdir()
-            sandbox = await world.open()
-            inputs = write_inputs(world.area / "task", prompt, agent, bytes)
-            stop = asyncio.Event() if stop_after is not None else None
-            if stop is not None:
-                asyncio.get_running_loop().call_later(stop_after, stop.set)
-            given = {"task": {"prompt": prompt}, **(names or {})}
-            task = AgentCall(
-                prompt=prompt, environment={}, inputs=inputs, private=private, names=given, stop=stop, **call
-            )
-            try:
-                run = await call_agent(agent, sandbox, task)
-                if keep is not None:
-                    keep(run)
-                return run
-            finally:
-                await sandbox.close()
-                assert not list(world.workspace.iterdir())
-
-    run: AgentRun = kept().call(main())
-    return run
-
-
-def answered(answer: bytes | Answer, **document: Any) -> AgentRun:
-    with serving(answer) as served:
-        return ask({"url": served.url, "timeout": "30s", **document})
 
 
 class TestRequest:
@@ -208,10 +82,10 @@ class TestRequest:
         fine = ["a.b[0]", "[2].id", '["a.b"]', "$", "$.a", "$[0]", "a[-1]", "a b.c"]
         for path in fine:
             parse_path(path)
-            _AGENTS.validate_python({"type": "http", "url": "http://a", "output_path": path})
+            AGENTS.validate_python({"type": "http", "url": "http://a", "output_path": path})
         for path in ("a..b", "a[", "", "a]", "a[x]", "a."):
             with pytest.raises(ValidationError):
-                _AGENTS.validate_python({"type": "http", "url": "http://a", "output_path": path})
+                AGENTS.validate_python({"type": "http", "url": "http://a", "output_path": path})
             with pytest.raises(ValueError, match=r"expected|can't read"):
                 parse_path(path)
 
@@ -361,7 +235,7 @@ class TestAgentThatFails:
         assert "more than 3 events" in answered(chunks("data: 1\n\n" * 4), output_path="t").problem
 
     def test_in_a_later_turn_one_that_is_a_container_may_be_gone(self) -> None:
-        gone = {"url": f"http://127.0.0.1:{_free_port()}/"}
+        gone = {"url": f"http://127.0.0.1:{free_port()}/"}
         run = ask(gone, turn=2, is_own_service=True)
         assert (run.exit_code, "the agent is gone" in run.problem) == (1, True)
         with pytest.raises(HarnessError):
@@ -385,7 +259,7 @@ class TestNobodyAtFault:
     )
     def test_it_is_an_error(self, url: str, why: str) -> None:
         with pytest.raises(HarnessError, match="the agent can't be asked") as raised:
-            ask({"url": url.replace("{port}", str(_free_port()))})
+            ask({"url": url.replace("{port}", str(free_port()))})
         assert why in str(raised.value)
 
     def test_a_certificate_that_is_not_trusted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,9 +304,3 @@ class TestNobodyAtFault:
         if "user" in provider.isolation:
             assert owners
             assert 0 not in owners
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
