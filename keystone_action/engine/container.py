@@ -90,8 +90,8 @@ class ServicePlan:
     environment: Mapping[str, str]
     labels: Mapping[str, str]
     network: str
-    alias: str
-    """Its name in its network."""
+    aliases: Sequence[str]
+    """Its names in its network."""
     extra_hosts: Mapping[str, str]
     dns: tuple[str, ...]
     log_bytes: int
@@ -147,7 +147,7 @@ def create_service(client: EngineClient, plan: ServicePlan) -> str:
         environment=plan.environment,
         labels=plan.labels,
         host=host,
-        aliases={plan.network: [plan.alias]},
+        aliases={plan.network: list(plan.aliases)},
         proxies=True,
     )
 

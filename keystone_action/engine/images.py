@@ -47,6 +47,14 @@ printf 'end\n'
 """
 
 
+_BUNDLES = (
+    "/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+)  # fmt: skip
+"""Where distributions keep the authorities that they trust, in one file."""
+_PRINT_CERTIFICATES = 'for file; do if [ -s "$file" ] && [ -r "$file" ]; then exec cat "$file"; fi; done'
+
+
 @dataclass
 class Image:
     """One image on one engine, and what its containers have told of it."""
@@ -63,6 +71,7 @@ class Image:
     _programs: set[str] = field(default_factory=set)
     _listed: set[str] = field(default_factory=set)
     _others: dict[str, bool] = field(default_factory=dict)
+    _certificates: bytes | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -113,6 +122,15 @@ class Image:
                 answers = self.ask(*new)
                 self._others.update((question, question in answers) for question in new)
             return [self._others[question] for question in questions]
+
+    def certificates(self) -> bytes:
+        """The authorities that it trusts, as PEM; empty where it has none. Blocks. Raises SandboxError."""
+        with self._lock:
+            if self._certificates is None:
+                own = self.environment.get("SSL_CERT_FILE", "")
+                done = self._run(("/bin/sh", "-c", _PRINT_CERTIFICATES, "sh", own, *_BUNDLES), PROBING_USER, ())
+                self._certificates = done.stdout.text().encode()
+            return self._certificates
 
     def lacks(self, path: str) -> bool:
         """Whether it is known that there is no such directory."""

@@ -72,6 +72,8 @@ class ContainerNetwork:
     """Our own container's address in it; None where we run on the engine's machine."""
     hosts: dict[str, str] = field(default_factory=dict)
     """Names of mocks and relays, given as `extra_hosts` to every container that is made in it."""
+    aliases: dict[str, list[str]] = field(default_factory=dict)
+    """Further names of services' containers, by the service's name."""
     shared: set[str] = field(default_factory=set)
     """Addresses of containers that other cells use, too: they can't speak for this cell."""
     gateway_open: bool = True
@@ -222,8 +224,10 @@ class Networks:
         """Put a running container into a network under a name of its own; returns its address there. Raises
         ServiceError."""
 
+        names = [alias, *network.aliases.get(alias, ())] if alias else []
+
         def join() -> str:
-            self._client.join(network.id, container, aliases=[alias] if alias else [])
+            self._client.join(network.id, container, aliases=names)
             return address_in(self._client.inspect_container(container), network.name)
 
         return await ask_engine(join, f"the network {network.name} can't be joined")

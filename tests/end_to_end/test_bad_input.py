@@ -80,14 +80,9 @@ def test_unknown_check_type_suggests_the_nearest_and_points(tmp_path):
     sentence(called, 2, "keystone.yaml:6:", "file_exist", "did you mean", "file_exists", "^")
 
 
-def test_fields_of_the_contract_that_are_not_there_yet(tmp_path):
-    fields = {
-        "network": "{dns_overrides: {a.example: api}}",
-        "services": "[{name: api, type: http_mock}]",
-    }
-    called = run_spec(tmp_path, spec(**fields))
-    sentence(called, 2, *(f"keystone.yaml:{line}:" for line in (5,)))
-    assert called.err.count("not supported yet") == 1, called.err
+def test_names_of_other_hosts_without_a_container(tmp_path):
+    fields = {"network": "{dns_overrides: {a.example: api}}", "services": "[{name: api, type: http_mock}]"}
+    sentence(run_spec(tmp_path, spec(**fields)), 2, "keystone.yaml:5:", "dns_overrides can't be kept", "set base")
 
 
 @pytest.mark.parametrize("mode", ["rewind", "", "Replay"])

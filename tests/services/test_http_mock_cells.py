@@ -264,7 +264,7 @@ def test_what_was_sent_and_abandoned_is_in_the_record_when_it_is_read(tmp_path):
 def test_a_record_that_can_not_be_written_is_an_error_and_never_silent(tmp_path):
     scope = scope_in(tmp_path)
     with running_mock(tmp_path, scope=scope) as mock:
-        cell = mock.place._cell
+        cell = mock.place.cell
         full = os.open("/dev/full", os.O_WRONLY)
         os.dup2(full, cell.journal._file._descriptor)
         os.close(full)

@@ -267,7 +267,7 @@ def test_a_template_that_fails_is_an_error_that_says_why(tmp_path):
 def test_a_record_that_can_not_be_written_is_an_error_and_never_silent(tmp_path):
     with running_mcp(tmp_path) as mock:
         full = os.open("/dev/full", os.O_WRONLY)
-        journal = mock.place._cell.journal  # type: ignore[attr-defined]
+        journal = mock.place.cell.journal  # type: ignore[attr-defined]
         try:
             os.dup2(full, journal._file._descriptor)
         finally:

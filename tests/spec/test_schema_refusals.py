@@ -46,7 +46,7 @@ BOTH_REFUSE = {
     "a list that is none": "forbidden: {tools: bash}",
     "a seed": "determinism: {seed: -1}",
     "a clock without a zone": "determinism: {clock: '2026-01-01T00:00:00'}",
-    "a key that is not supported yet": "network: {dns_overrides: {a.example: b}}",
+    "a list of overrides": "network: {dns_overrides: [a.example]}",
     "two keys that exclude each other": "fixtures: [{type: sql, service: db, sql: x, file: y}]",
     "neither of two keys": "setup: {files: [{path: x}]}",
     "two answers of a mock": "services: [{name: a, type: http_mock, routes: [{path: /, response: a, json: 1}]}]",

@@ -59,6 +59,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
 """What else a mapping has, or must have when a field of it is given, to be in order."""
 ALL_BESIDE: Mapping[str, Mapping[str, Any]] = {
     "Forbidden.http_except": {"base": "python:3.12-slim"},
+    "Network.dns_overrides": {"base": "python:3.12-slim"},
     "Scoring.replica_aggregation": {"parallelism": {"replicas": 5}},
     "AtLeast.at_least": {"parallelism": {"replicas": 5}},
 }

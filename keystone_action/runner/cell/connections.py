@@ -104,6 +104,9 @@ class Connections:
     start_agent: Callable[[], Awaitable[AgentService]] | None = None
     """Starts the service that is the agent; None where none of them is."""
 
+    authority: bytes | None = None
+    """The certificate that programs have to trust, where mocks stand in for other hosts."""
+
     @property
     def addresses(self) -> dict[str, Address]:
         """Of its services, for the agent."""
@@ -140,7 +143,8 @@ async def connect_cell(
         places = await attachments.attach_all()
         if running.agent_service is not None:
             start_agent = partial(attachments.attach_agent, models)
-    connections = Connections(audit, network, models, users, places, start_agent)
+    authority = await _serve_names(running, network, places, stack)
+    connections = Connections(audit, network, models, users, places, start_agent, authority)
     known = {name: address.as_mapping() for name, address in connections.addresses.items()}
     return connections, expressions.knowing(services=known)
 
@@ -169,14 +173,52 @@ async def _enter_network(running: RunningCell, audit: AuditLog, stack: AsyncExit
     # Its own even without services: agents of two cells must not meet, nor anything else on the engine.
     name = f"{running.cell.id}.{secrets.token_hex(4)}"
     network = await stack.enter_async_context(containers.networks.cell(name, internal=denied, wait=False))
+    mocks = {service.name for service in spec.services if service.kind == "http_mock"}
+    for host, service in spec.network.dns_overrides.items():
+        if service in mocks:
+            network.hosts[host] = network.host_address
+        else:
+            network.aliases.setdefault(service, []).append(host)
     if network.notice:
         running.progress.note(network.notice)
     if not proxied:
         return CellNetwork(network)
     proxies = await containers.egress()
-    proxy = await proxies.open(egress, network, audit, services=[service.name for service in spec.services])
+    direct = [*(service.name for service in spec.services), *spec.network.dns_overrides]
+    proxy = await proxies.open(egress, network, audit, services=direct)
     stack.push_async_callback(run_shielded, proxy.close)
     return CellNetwork(network, proxy)
+
+
+async def _serve_names(
+    running: RunningCell, network: CellNetwork, places: Mapping[str, Place], stack: AsyncExitStack
+) -> bytes | None:
+    """The mocks under the names of the hosts that they stand in for, and the certificate of the authority that signed
+    theirs; None without any. Raises ServiceError."""
+    overrides = running.spec.network.dns_overrides
+    if not overrides or network.own is None:
+        return None
+    from keystone_action.network.authority import make_authority
+    from keystone_action.services.http_mock.server import serve_names
+    from keystone_action.services.http_mock.service import HttpMockPlace
+
+    mocks = {host: place for host, name in overrides.items() if isinstance(place := places.get(name), HttpMockPlace)}
+    if not mocks:
+        return None
+    clock = running.spec.determinism.clock
+    authority = make_authority(list(mocks), [clock] if clock is not None else [])
+    server, cells = next(iter(mocks.values())).server, {host: place.cell for host, place in mocks.items()}
+    secure = await stack.enter_async_context(serve_names(server, cells, network.own.host_address, authority.context))
+
+    def tell() -> None:
+        if secure.distrust:
+            running.progress.note(
+                f"a program did not trust the certificate of the mock for {', '.join(mocks)}: it hung up"
+                f" ({', '.join(secure.distrust)})"
+            )
+
+    stack.callback(tell)
+    return authority.certificate
 
 
 class _Attachments:

@@ -33,6 +33,7 @@ from keystone_action.runner.cell.python_packages import (
 from keystone_action.runner.cell.running_cell import verbose_provider, verbose_sandbox
 from keystone_action.runner.cell.shared_copies import SetupSteps, fingerprint
 from keystone_action.runner.preflight import readable_folders, with_search_path
+from keystone_action.runner.roots import make_readable
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.sandbox.programs import started_program
 from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
 
     from keystone_action.agents.program import Inputs
+    from keystone_action.engine.images import Image
     from keystone_action.evidence.model import Address
     from keystone_action.runner.cell.connections import Connections
     from keystone_action.runner.cell.running_cell import Expressions, RunningCell
@@ -221,6 +223,10 @@ class _SandboxMaking:
         provider = provider.with_network(name, hosts, dns=network.dns if network is not None else ())
         base = dict(proxy.environment) if proxy is not None else {}
         workspace, readable = running.roots.workspace, self._folders
+        if self.connections.authority is not None:
+            folder = running.roots.area / "trust"
+            base |= await anyio.to_thread.run_sync(_lay_out_trust, self.connections.authority, provider.image, folder)
+            readable = (*readable, folder)
         sandbox = await provider.open(workspace, limits=running.limits, readable=readable, environment=base)
         stack.push_async_callback(run_shielded, sandbox.close)
         variables = self._variables(setup)
@@ -275,6 +281,15 @@ class _SandboxMaking:
     async def _write_files(self) -> None:
         running = self.running
         await write_files(self.setup.files, running.roots.workspace, running.loaded.directory, running.withheld)
+
+
+def _lay_out_trust(authority: bytes, image: Image, folder: Path) -> Mapping[str, str]:
+    """The variables by which programs in containers of this image trust the cell's mocks. Raises HarnessError."""
+    from keystone_action.network.authority import lay_out_trust
+
+    variables = lay_out_trust(authority, image.certificates(), folder, image.environment.get("JAVA_TOOL_OPTIONS", ""))
+    make_readable(folder)
+    return variables
 
 
 def find_missing_programs(running: RunningCell, opened: OpenedSandbox) -> Mapping[str, Path | None]:

@@ -164,7 +164,7 @@ class ServiceContainer:
             environment=self.plan.env,
             labels=marks,
             network=network.name,
-            alias=self.plan.service,
+            aliases=[self.plan.service, *network.aliases.get(self.plan.service, ())],
             extra_hosts=network.hosts,
             dns=network.dns,
             log_bytes=ENGINE_KEEPS,

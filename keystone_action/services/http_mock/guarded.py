@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from keystone_action.evidence.journal import RecordJournal
 from keystone_action.evidence.model import Address
 from keystone_action.services.http_mock.request import RawRequest
 from keystone_action.services.http_mock.responses import MockReply
-from keystone_action.services.http_mock.server import MOCK_HOST, MOCK_SETTLE_SECONDS, MockServer
+from keystone_action.services.http_mock.server import MOCK_HOST, MOCK_SETTLE_SECONDS, ListenerKey, MockServer
 from keystone_action.services.service import CellScope, Place
 from keystone_action.system.shutdown import undoing
 
@@ -55,6 +56,8 @@ class GuardedCell:
         self.failure: str | None = None
         self.endless = False
         self.journal = journal
+        self.listeners: list[ListenerKey] = []
+        """Where it is reached by the names of other hosts, besides its port."""
         self._buffer_size = 0
         self._user = os.geteuid()
 
@@ -104,6 +107,9 @@ class GuardedCell:
     def not_http(self) -> None:
         """Counted, never recorded: there is no method and no path that could be."""
         self.counts.not_http += 1
+
+    def refused_handshake(self, error: ssl.SSLError) -> None:
+        """See GuardedApplication: its own port speaks no TLS."""
 
     def check_complete(self) -> None:
         """Raises OutputError when something that was sent is not in the record."""
@@ -217,14 +223,14 @@ class MockPlace(Place):
 
     def __init__(self, cell: GuardedCell, server: MockServer, notices: tuple[str, ...]) -> None:
         """A kind of mock sets `requests` or `calls`, where it records."""
-        self._cell, self._server = cell, server
+        self.cell, self.server = cell, server
         super().__init__(cell.name, cell.address(cell.host), cell.address(MOCK_HOST), notices=notices)
 
     def settle(self) -> None:
         """Blocks until all that clients have sent is in journal and audit log. Raises OutputError when they don't stop
         to send."""
-        cell = self._cell
-        if cell.endless or not self._server.settle(cell.port):
+        cell = self.cell
+        if cell.endless or not all(self.server.settle(key) for key in (cell.port, *cell.listeners)):
             cell.endless = True
             raise OutputError(
                 f"the record of {self.name} is incomplete: a client still sent after {MOCK_SETTLE_SECONDS:g} s in which"
@@ -234,13 +240,13 @@ class MockPlace(Place):
     def require_whole_record(self) -> None:
         """See Place."""
         self.settle()
-        self._cell.check_complete()
+        self.cell.check_complete()
         self.require_unbroken()
 
     def require_unbroken(self) -> None:
         """See Place: of the one server that answers for all mocks of a run."""
-        if self._server.defects:
-            raise ServiceError(f"the mock server failed while serving: {self._server.defects[0]}")
+        if self.server.defects:
+            raise ServiceError(f"the mock server failed while serving: {self.server.defects[0]}")
 
 
 def journal_path(scope: CellScope, name: str, what: str) -> Path:

@@ -126,15 +126,16 @@ class MockCell(GuardedCell):
         self._state = RouteState(table)
         self._record_size = 0
 
-    def respond(self, raw: RawRequest) -> MockReply:
-        """Record, then answer. A request that can't be recorded is not answered by its route."""
+    def respond(self, raw: RawRequest, origin: str = "") -> MockReply:
+        """Record, then answer. A request that can't be recorded is not answered by its route. origin: scheme and host
+        that it was sent to; empty for this mock's own."""
         request = MockRequest(raw)
         reply = self._state.answer(request) if raw.refusal is None else refusal(*raw.refusal)
         if self._record_size > RECORD_LIMIT:
             self.failure = f"more than {RECORD_LIMIT >> 30} GiB of requests were sent; the last ones are not recorded"
             return refusal(507, self.failure)
         try:
-            self._record(self._record_of(request, reply))
+            self._record(self._record_of(request, reply, origin or f"http://{self.host}:{self.port}"))
         except OSError as error:
             self.failure = f"a request could not be recorded: {error.strerror}"
             return refusal(507, self.failure)
@@ -145,7 +146,7 @@ class MockCell(GuardedCell):
             self._record_size += self.journal.append(recorded)
         self._record_size += self.scope.audit_log.http_call(recorded)
 
-    def _record_of(self, request: MockRequest, reply: MockReply) -> RecordedRequest:
+    def _record_of(self, request: MockRequest, reply: MockReply, origin: str) -> RecordedRequest:
         raw = request.raw
         sent = reply.text if reply.has_body and request.method != "HEAD" else ""
         if self._record_size > FULL_RECORD:
@@ -155,7 +156,7 @@ class MockCell(GuardedCell):
             service=self.name,
             method=request.method,
             path=request.path,
-            url=f"http://{self.host}:{self.port}{raw.target}" if raw.target.startswith("/") else raw.target,
+            url=f"{origin}{raw.target}" if raw.target.startswith("/") else raw.target,
             query=request.query,
             headers=request.headers,
             body=request.body,
@@ -187,11 +188,14 @@ class HttpMock(GuardedMock[HttpMockService, MockCell], ServiceKind[HttpMockServi
 
     def make_place(self, cell: MockCell, notices: tuple[str, ...]) -> Place:
         """See GuardedMock."""
-        place = _HttpPlace(cell, self.server, notices)
+        place = HttpMockPlace(cell, self.server, notices)
         if self.model.record:
             place.requests = JournalLog(cell.journal_path, place.require_whole_record)
         return place
 
 
-class _HttpPlace(MockPlace):
+class HttpMockPlace(MockPlace):
+    """See MockPlace."""
+
+    cell: MockCell
     noun = "an http_mock"

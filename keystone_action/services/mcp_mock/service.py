@@ -237,7 +237,7 @@ class _McpPlace(MockPlace):
     def settle(self) -> None:
         """See MockPlace; answers are awaited, too."""
         super().settle()
-        loop = self._server.thread.loop
+        loop = self.server.thread.loop
         if loop is None:
             return
         future = asyncio.run_coroutine_threadsafe(self._mcp.idle(), loop)

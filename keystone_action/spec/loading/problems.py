@@ -170,10 +170,6 @@ _FORMS = {
 }
 """What a part of a spec looks like, for those who know it from elsewhere."""
 _NOT_YET_TYPES = ("anthropic", "paragon")
-_NOT_YET_KEYS: Mapping[KeyPath, str] = {
-    ("network", "dns_overrides"): "leave it out",
-}
-"""Keys of the contract that this version does not support → what to do instead."""
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
 
 
@@ -258,8 +254,6 @@ def _unknown_key(
     path: KeyPath, model: type[BaseModel] | None, data: Any, check_types: Mapping[str, type[BaseModel]]
 ) -> Problem:
     """A key that belongs elsewhere is told its place; one that belongs nowhere, the nearest that does."""
-    if path in _NOT_YET_KEYS:
-        return not_yet(path, ".".join(map(str, path)), _NOT_YET_KEYS[path], on_key=True)
     key = str(path[-1]) if path else ""
     known = sorted(one for _, one, _, _ in fields_of(model)) if model is not None else []
     problem = Problem(path, f"unknown key {show_value(key)}", expected=_one_of(known), on_key=True, unknown_key=True)

@@ -307,6 +307,22 @@ def _forbidden_rules(scope: Scope) -> Iterator[Problem]:
         yield Problem(("forbidden", "db_writes_outside"), message, help=advice, on_key=True)
 
 
+def _dns_overrides(scope: Scope) -> Iterator[Problem]:
+    overrides = scope.spec.network.dns_overrides
+    if not overrides:
+        return
+    if scope.spec.base is None and "base" not in scope.damaged:
+        message = "network.dns_overrides can't be kept by the process sandbox, whose names are this machine's"
+        advice = "set base to run in a container, which has a network of its own, or give the agent the service's URL"
+        yield Problem(("network", "dns_overrides"), message, help=advice, on_key=True)
+    for host, name in overrides.items():
+        service = next((one for one in scope.spec.services if one.name == name), None)
+        if service is not None and not (service.kind in ("http_mock", "container") or getattr(service, "image", None)):
+            message = f"the service '{name}' has no address in the cell's network"
+            expected = "an http_mock, or a service with an image"
+            yield Problem(("network", "dns_overrides", host), message, expected=expected, found=service.kind)
+
+
 def _http_except(scope: Scope, names: Sequence[str]) -> Iterator[Problem]:
     if scope.spec.base is None and "base" not in scope.damaged:
         message = "forbidden.http_except can't be kept by the process sandbox, whose network is this machine's"
@@ -339,6 +355,7 @@ _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _gateway,
     _http_agent,
     _forbidden_rules,
+    _dns_overrides,
 )
 
 

@@ -19,7 +19,16 @@ from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, Wi
 from pydantic_core import PydanticCustomError
 
 from keystone_action.spec.globs import label_pattern
-from keystone_action.spec.models.fields import Duration, PlainText, RegexPattern, Size, StrictModel, WorkspacePath
+from keystone_action.spec.models.fields import (
+    Duration,
+    PlainText,
+    RegexPattern,
+    ServiceName,
+    Size,
+    StrictModel,
+    WorkspacePath,
+)
+from keystone_action.spec.models.services import OWN_NAMES
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
@@ -188,6 +197,16 @@ class Egress(StrictModel):
     """
 
 
+def _overridden_host(text: str) -> str:
+    if not isinstance(parsed := parse_host(text), str) or "*" in text:
+        raise ValueError(f"{text!r} is an address; expected the name of a host like api.example.com")
+    if parsed != text:
+        raise ValueError(f"{text!r} has another spelling; write {parsed!r}")
+    if text in OWN_NAMES or text.endswith(".localhost"):
+        raise ValueError(f"{text!r} means the container itself")
+    return text
+
+
 class Network(StrictModel):
     """The network as the agent sees it."""
 
@@ -195,6 +214,15 @@ class Network(StrictModel):
     """Where the agent may connect to.
 
     Example: `{default: deny, allow: [api.anthropic.com]}`
+    """
+    dns_overrides: dict[
+        Annotated[str, AfterValidator(_overridden_host)], Annotated[str, PlainText(), ServiceName()]
+    ] = Field(default_factory=dict)
+    """Names of other hosts, and the services that stand in for them in the cell's network. An `http_mock` answers
+    under such a name by HTTP on port 80 and by HTTPS on port 443, with a certificate that programs in the cell trust;
+    another service is reached at its own ports. It needs `base`.
+
+    Example: `{api.example.com: shop}`
     """
 
 

@@ -16,6 +16,7 @@ pages = [
     urllib.request.urlopen(url, timeout=30).read().decode().strip()
     for url in (os.environ["KEYSTONE_SERVICE_PAGES_URL"], "http://allowed.example.com:8000/allowed")
 ]
+assert urllib.request.urlopen("http://www.example.com:8000", timeout=30).read().decode().strip() == pages[0]
 Path("said.txt").write_text(" ".join([call["input"]["say"], *pages]))
 with psycopg.connect(os.environ["KEYSTONE_SERVICE_ORDERS_URL"]) as orders:
     orders.execute("INSERT INTO orders VALUES (12, 'booked')")
