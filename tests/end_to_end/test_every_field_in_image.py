@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow]
 
 OBSERVED = {
     "answers": {"http_call", "mcp_call", "db_write"},
-    "containers": {"connect", "db_write", "model_request", "file_change"},
+    "containers": {"connect", "db_write", "model_request", "file_change", "process"},
     "known-agent": {"known_agent", "model_request"},
     "project": {"db_write", "process"},
     "service": {"http_call"},
