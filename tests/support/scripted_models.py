@@ -126,8 +126,10 @@ def _responses(turn: Turn, turn_id: str, model: str, *, stream: bool) -> Says:
         content = [{"type": "output_text", "text": turn.text, "annotations": []}]
         output.append({"type": "message", "id": f"msg_{turn_id}", "role": "assistant", "content": content})
     for one, name, arguments, _ in _calls(turn, turn_id):
+        namespace, _, tool = name.rpartition("/")  # where the client has put it into one
+        inside = {"namespace": namespace} if namespace else {}
         output.append(
-            {"type": "function_call", "id": f"fc_{one}", "call_id": one, "name": name, "arguments": arguments}
+            {"type": "function_call", "id": f"fc_{one}", "call_id": one, "name": tool, **inside, "arguments": arguments}
         )
     usage = {
         "input_tokens": turn.read,
