@@ -140,7 +140,7 @@ def with_output(
     if source == "stdout":
         return replace(run, output=run.stdout, long_output=run.long_stdout)
     if source.file is not None:
-        return _from_file(run, workspace, source.file, private)
+        return with_file(run, workspace, source.file, private)
     return _from_stdout_document(run, completed.stdout, private)
 
 
@@ -161,7 +161,8 @@ def with_document(run: AgentRun, data: bytes, what: str, private: Path | None) -
     )
 
 
-def _from_file(run: AgentRun, workspace: Path, path: str, private: Path | None) -> AgentRun:
+def with_file(run: AgentRun, workspace: Path, path: str, private: Path | None) -> AgentRun:
+    """The run with the text of a file of the workspace for its answer. Blocks for a while where it is long."""
     try:
         head, size = read_head_inside(workspace, path, limit=SHOWN_LIMIT)
         if size <= SHOWN_LIMIT:
@@ -251,6 +252,8 @@ class AgentCall:
     """The URLs of MCP servers by name, for the client of a known agent."""
     deny_provider_tools: bool = False
     """Whether tools that a provider runs are refused."""
+    system: str = ""
+    """What `task.system` says; empty where it says nothing."""
     lists_processes: bool = False
     """Whether the run says which processes there were."""
     turn: int = 1

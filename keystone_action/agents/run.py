@@ -43,6 +43,7 @@ from keystone_action.spec.models.agents import (
     CliAgent,
     CommandAgent,
     HttpAgent,
+    LoopAgent,
     NoneAgent,
     PresetAgent,
     PythonAgent,
@@ -83,6 +84,10 @@ async def _run(agent: AgentBase, sandbox: Sandbox, task: AgentCall) -> AgentRun:
         return await run_http(agent, sandbox, task)
     if isinstance(agent, PresetAgent):
         return await run_preset(agent, sandbox, task)
+    if isinstance(agent, LoopAgent):
+        from keystone_action.agents.tool_loop import run_loop
+
+        return await run_loop(agent, sandbox, task)
     raise TypeError(f"no way to run {type(agent).__name__}")
 
 

@@ -59,12 +59,18 @@ def examine(environ: Mapping[str, str]) -> Iterator[Finding]:
 
 
 def _agents(environ: Mapping[str, str]) -> Iterator[Finding]:
-    """The known agents, each asked for its version."""
+    """The known agents, each asked for its version, and our own, which has no program."""
     from keystone_action.agents.presets.preset import preset_names
     from keystone_action.cli.found_agents import find_agent
+    from keystone_action.cli.scaffold import LOOPS, key_variable
 
     with ThreadPoolExecutor() as threads:
         yield from threads.map(lambda name: _agent(find_agent(name, environ)), preset_names())
+    for name in LOOPS:
+        key = key_variable(name)
+        there = bool(environ.get(key, "").strip())
+        found = "nothing to install" if there else f"nothing to install; it needs {key}: export {key}=..."
+        yield Finding("ok" if there else "--", f"agent {name}", found)
 
 
 def _agent(agent: FoundAgent) -> Finding:

@@ -1,4 +1,5 @@
-"""`keystone init`: a first spec that passes, for a small script or, with a workflow and an example, for a known agent.
+"""`keystone init`: a first spec that passes, for a small script or, with a workflow and an example, for a known agent
+or Keystone's own tool loop, which needs no program.
 
 Files that are there are never overwritten.
 """
@@ -96,6 +97,10 @@ _IMAGES = {"npm": "node:22", "pip": "python:3.12"}
 """By where a program comes from; both have git and a compiler, which agents look for."""
 _MODELS = {"anthropic": "claude-sonnet-4-5", "openai": "gpt-5", "gemini": "gemini-2.5-pro"}
 """For programs that have none of their own."""
+LOOPS: Mapping[str, str] = {"anthropic": "anthropic", "openai": "openai"}
+"""The agent types of our own tool loop, and the API of each."""
+_LOOP_TITLE = "Keystone's own agent"
+_LOOP_BASE = "base: python:3.12-slim\n\n"
 _EXAMPLE = "example"
 _PRICES = "item,price\nbread,3.20\ncoffee,8.45\napples,4.10\ncheese,26.75\n"
 
@@ -180,12 +185,14 @@ def choose_agent(named: str | None, answers: TextIO, questions: TextIO, environ:
         return _require_known(named)
     if not (answers.isatty() and questions.isatty()):
         return None
-    names = preset_names()
-    found = [find_agent(name, environ) for name in names]
+    names = known_agents()
+    found = [find_agent(name, environ) for name in preset_names()]
     questions.write("Which agent is to be judged?\n")
     for number, agent in enumerate(found, 1):
         here = f", {agent.path}" if agent.path else ""
         questions.write(f"  {number}  {agent.name} ({agent.preset.title}{here})\n")
+    for number, name in enumerate(LOOPS, len(found) + 1):
+        questions.write(f"  {number}  {name} ({_LOOP_TITLE}: nothing to install)\n")
     questions.write(f"  {len(names) + 1}  another one: a small script stands in for it\n")
     first = next((number for number, agent in enumerate(found, 1) if agent.path), len(names) + 1)
     while True:
@@ -203,8 +210,13 @@ def choose_agent(named: str | None, answers: TextIO, questions: TextIO, environ:
             questions.write(f"{error.message}\n")
 
 
+def known_agents() -> tuple[str, ...]:
+    """What `--agent` can name."""
+    return (*preset_names(), *LOOPS)
+
+
 def _require_known(name: str) -> str:
-    names = preset_names()
+    names = known_agents()
     if name in names:
         return name
     near = nearest(name, names)
@@ -220,9 +232,10 @@ def write_agent_specs(name: str, directory: Path, environ: Mapping[str, str]) ->
         raise UsageError(
             f"{directory / _EXAMPLE} is already there", help="keystone init --agent NAME DIR writes into another one"
         )
-    agent, below = find_agent(name, environ), _below_repository(directory)
-    files = agent_files(agent, below, container=sys.platform != "linux")
-    return write_new_files(directory, files)
+    below, container = _below_repository(directory), sys.platform != "linux"
+    if name in LOOPS:
+        return write_new_files(directory, loop_files(name, below, container=container))
+    return write_new_files(directory, agent_files(find_agent(name, environ), below, container=container))
 
 
 def agent_files(agent: FoundAgent, below: str = "", *, container: bool = False) -> Mapping[str, str]:
@@ -232,32 +245,49 @@ def agent_files(agent: FoundAgent, below: str = "", *, container: bool = False) 
     specs = {"keystone.yaml": _spec(agent, image if container else _shown(agent), "first-spec")}
     if not container:
         specs["container.yaml"] = _CONTAINER_HEAD + _spec(agent, image, "first-spec-in-container")
+    return {**specs, **_beside(preset.title, list(specs)[-1], key_variable(agent.name), below)}
+
+
+def loop_files(name: str, below: str = "", *, container: bool = False) -> Mapping[str, str]:
+    """As `agent_files`, for our own tool loop: one spec will do everywhere, since nothing has to be installed."""
+    model = f"  model: {_MODELS[LOOPS[name]]}\n"
+    spec = _filled(name, _LOOP_TITLE, LOOPS[name], model, _LOOP_BASE if container else "", "first-spec")
+    return {"keystone.yaml": spec, **_beside(_LOOP_TITLE, "keystone.yaml", key_variable(name), below)}
+
+
+def _beside(title: str, spec: str, key: str, below: str) -> Mapping[str, str]:
+    """The example, and the workflow for this spec."""
     workflow = _WORKFLOW.format(
-        title=preset.title,
-        spec=list(specs)[-1],
-        key=key_variable(agent.name),
+        title=title,
+        spec=spec,
+        key=key,
         major=__version__.partition(".")[0],
         where=f"          working-directory: {json.dumps(below)}\n" if below else "",
         results=json.dumps(f"{below}/keystone-results") if below else "keystone-results",
     )
-    return {**specs, f"{_EXAMPLE}/prices.csv": _PRICES, ".github/workflows/agent.yml": workflow}
+    return {f"{_EXAMPLE}/prices.csv": _PRICES, ".github/workflows/agent.yml": workflow}
 
 
 def key_variable(name: str) -> str:
     """The variable with the key that the first spec of this agent needs."""
-    return VARIABLES[load_preset(name).providers[0]][0]
+    return VARIABLES[LOOPS[name] if name in LOOPS else load_preset(name).providers[0]][0]
 
 
 def next_steps(name: str, directory: Path, spec: str, environ: Mapping[str, str]) -> Iterator[str]:
     """What a newcomer does next, line by line. directory: where the files are. spec: keystone.yaml, as `keystone run`
     is told it from here."""
-    agent, key = find_agent(name, environ), key_variable(name)
+    key, title, install = key_variable(name), _LOOP_TITLE, ""
     in_container = not (directory / "container.yaml").exists()
+    if name in LOOPS:
+        in_container = sys.platform != "linux"
+    else:
+        agent = find_agent(name, environ)
+        title, install = agent.preset.title, "" if agent.path else agent.preset.install_command()
     yield "Next:"
-    if agent.path is None and not in_container:
-        yield f"  {agent.preset.install_command()}"
+    if install and not in_container:
+        yield f"  {install}"
     if not environ.get(key, "").strip():
-        yield f"  export {key}=...   # your key; {agent.preset.title} gets a worthless one instead"
+        yield f"  export {key}=...   # your key; {title} gets a worthless one instead"
     docker = "   # needs Docker" if in_container else ""
     yield f"  keystone run {spec}{docker}"
     yield f"It asks a real model, at most {_REQUESTS} times."
@@ -276,12 +306,16 @@ def _spec(agent: FoundAgent, place: str, identity: str) -> str:
     if preset.model.required:
         named = f"{provider}/{_MODELS[provider]}" if len(preset.providers) > 1 else _MODELS[provider]
         model = f"  model: {named}\n"
+    return _filled(agent.name, preset.title, provider, model, place, identity)
+
+
+def _filled(name: str, title: str, provider: str, model: str, place: str, identity: str) -> str:
     return _SPEC.format(
         identity=identity,
-        title=preset.title,
+        title=title,
         example=_EXAMPLE,
         place=place,
-        name=agent.name,
+        name=name,
         model=model,
         provider=provider,
         requests=_REQUESTS,

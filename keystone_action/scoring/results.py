@@ -69,7 +69,7 @@ class ForbiddenResult:
         return f"forbidden.{self.rule}"
 
 
-Stopped = Literal["budget", "memory", "disk", "processes", "paths"]
+Stopped = Literal["budget", "memory", "disk", "processes", "paths", "max_turns"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class AgentResult:
     exit_code: int | None
     timed_out: bool
     stopped: Stopped | None = field(default=None, kw_only=True)
-    """The limit that ended it: `budget` for one of `gateway.budget`, else one of the sandbox (`paths`: what it left
-    can't be reached)."""
+    """The limit that ended it: `budget` for one of `gateway.budget`, `max_turns` for the agent's own, else one of the
+    sandbox (`paths`: what it left can't be reached)."""
     duration_s: Seconds
     output: ResultText
     """Bounded and masked, as `stderr` is."""

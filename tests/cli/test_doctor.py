@@ -106,7 +106,7 @@ def program(folder: Path, name: str, text: str) -> Path:
 def test_agents_that_are_here_and_their_versions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     place = program(tmp_path, "codex", 'echo "codex-cli 0.169.0"')
     found = agents_of(tmp_path, monkeypatch)
-    assert set(found) == set(preset_names())
+    assert set(found) == {*preset_names(), "anthropic", "openai"}
     assert found["codex"].mark == "ok"
     assert found["codex"].found == f"0.169.0, {place}; needs resources.readable: [{tmp_path}]"
     assert found["gemini"] == Finding(

@@ -18,7 +18,7 @@ from support.command_line import ENVIRONMENT, ROOT, Called, keystone
 
 from keystone_action.agents.presets.preset import load_preset, preset_names
 from keystone_action.cli.found_agents import FoundAgent
-from keystone_action.cli.scaffold import agent_files, choose_agent, key_variable
+from keystone_action.cli.scaffold import agent_files, choose_agent, key_variable, loop_files
 from keystone_action.errors import UsageError
 from keystone_action.gateway.upstreams import VARIABLES
 
@@ -62,6 +62,27 @@ def test_what_it_writes_is_valid_and_never_overwritten(tmp_path: Path, name: str
     assert ("model" in specs[0]["agent"]) is preset.model.required
     (key,) = [key for key, _ in VARIABLES.values() if f"{key}:" in written[".github/workflows/agent.yml"]]
     assert key == key_variable(name) == VARIABLES[specs[0]["gateway"]["providers"][0]][0]
+
+
+@pytest.mark.parametrize("name", ["anthropic", "openai"])
+def test_an_agent_without_a_program_needs_one_spec_and_a_key(tmp_path: Path, name: str) -> None:
+    called = init(tmp_path, "--agent", name)
+    assert called.code == 0, called.err
+    assert re.findall(r"^wrote (.*)$", called.out, re.MULTILINE) == [one for one in FILES if "container" not in one]
+    valid = keystone("validate", "keystone.yaml", directory=tmp_path)
+    assert (valid.code, valid.err) == (0, "")
+    spec = yaml.safe_load((tmp_path / "keystone.yaml").read_text())
+    assert (spec["agent"]["type"], spec["gateway"]["providers"]) == (name, [name])
+    assert spec["agent"]["model"]
+    key = f"{name.upper()}_API_KEY"
+    steps = called.out.partition("Next:\n")[2].splitlines()
+    assert steps[0].startswith(f"  export {key}=...")
+    assert steps[1] == "  keystone run keystone.yaml"
+    workflow = (tmp_path / ".github/workflows/agent.yml").read_text()
+    assert f"{key}:" in workflow
+    assert "spec: keystone.yaml" in workflow
+    (in_container,) = [text for path, text in loop_files(name, container=True).items() if path == "keystone.yaml"]
+    assert yaml.safe_load(in_container) == {**spec, "base": "python:3.12-slim"}
 
 
 def test_it_says_what_is_missing_and_what_comes_next(tmp_path: Path) -> None:
@@ -201,7 +222,7 @@ def chosen(typed: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> tuple[s
 
 
 def test_at_a_terminal_it_asks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    names = preset_names()
+    names = (*preset_names(), "anthropic", "openai")
     assert chosen("codex\n", monkeypatch, tmp_path)[0] == "codex"
     assert chosen("1\n", monkeypatch, tmp_path)[0] == names[0]
     assert chosen(f"{len(names) + 1}\n", monkeypatch, tmp_path)[0] is None

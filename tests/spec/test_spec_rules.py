@@ -8,6 +8,7 @@ import pytest
 from support.check_types import CHECKS, HEAD
 
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.models.agents import LoopAgent
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]
@@ -215,12 +216,36 @@ def test_what_this_version_refuses(errors_of: Errors, lines: str, expected: str)
     assert found.split(":")[0] == "5"
 
 
-@pytest.mark.parametrize("kind", ["anthropic", "paragon"])
-def test_agents_that_this_version_refuses(errors_of: Errors, kind: str) -> None:
-    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: {kind}}}") + CHECKS)
-    assert (
-        found == f"4:15: the agent type '{kind}' is not supported yet; use command, cli, python, none or one like codex"
-    )
+@pytest.mark.parametrize(("fields", "rest", "expected"), [
+    ("", "", "the key 'model' is missing"),
+    ("model: ''", "", "model is empty"),
+    ("model: m, max_turns: 0", "", "max_turns"),
+    ("model: m, max_turns: 1.5", "", "max_turns"),
+    ("model: m, tools: [bash, bush]", "", "tools[1], found 'bush', expected bash, read"),
+    ("model: m, tools: [bash, bash]", "", "the tool 'bash' is there twice"),
+    ("model: m, tools: bash", "", "tools"),
+    ("model: m, command: ls", "", "unknown key 'command'"),
+    ("model: m, output: {json: stdout}", "", "agent.output.json means nothing for this agent"),
+    ("model: m, trace: {format: claude, stdout: true}", "", "agent.trace.stdout means nothing for this agent"),
+    ("model: m", "gateway: off\n", "the agent type 'paragon' needs the gateway"),
+    ("model: m", "gateway: {providers: [openai]}\n", "'paragon' needs a provider with the API anthropic"),
+    ("model: m-2", "gateway: {models: ['m-1*', x]}\n", "gateway.models keeps the agent's model 'm-2' out"),
+])  # fmt: skip
+def test_a_tool_loop_that_could_not_work(errors_of: Errors, fields: str, rest: str, expected: str) -> None:
+    (found,) = errors_of(HEAD.replace("{type: none}", f"{{type: paragon, {fields}}}") + rest + CHECKS)
+    assert expected in found
+
+
+@pytest.mark.parametrize("rest", [
+    "gateway: {models: ['m-*']}\n",
+    "gateway: {providers: [{name: mine, api: anthropic, base_url: 'http://127.0.0.1:9'}]}\n",
+    "",
+])  # fmt: skip
+def test_a_tool_loop_that_can_work(load_text: Load, rest: str) -> None:
+    loop = "{type: anthropic, model: m-1, tools: [], output: {file: answer.md}}"
+    agent = load_text(HEAD.replace("{type: none}", loop) + rest + CHECKS).spec.agent
+    assert isinstance(agent, LoopAgent)
+    assert (agent.api, agent.max_turns, agent.tools) == ("anthropic", 50, [])
 
 
 def test_fields_of_agents_that_this_version_refuses(errors_of: Errors) -> None:

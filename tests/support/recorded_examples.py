@@ -36,10 +36,16 @@ SCRIPTS: Mapping[str, Sequence[Turn]] = {
     ],
     "budget/keystone.yaml": [*runs("cat prices.csv", ADDS_UP), DONE],
     "budget/broken.keystone.yaml": runs("cat prices.csv"),
+    "loop/keystone.yaml": [
+        Turn(calls=[("read", {"path": "prices.csv"}), ("bash", {"command": ADDS_UP})], read=900, written=60),
+        *runs("cat total.txt"),
+        DONE,
+    ],
+    "loop/broken.keystone.yaml": [Turn(calls=[("write", {"path": "total.txt", "content": "40.00\n"})]), DONE],
 }
 """What the model answers, by the spec's path; the last answer again and again."""
 
-REPLAYED = ("recorded", "forbidden", "budget")
+REPLAYED = ("recorded", "forbidden", "budget", "loop")
 """The folders of these specs."""
 
 

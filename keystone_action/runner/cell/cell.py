@@ -120,6 +120,7 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         gateways={} if models is None else models.gateway.addresses_of_apis,
         mcp_servers=prepared.connections.mcp_servers(running.spec.services),
         deny_provider_tools=models is not None and models.gateway.configuration.deny_provider_tools,
+        system=prepared.expressions.fill(running.spec.task.system or ""),
         lists_processes=running.spec.audit.processes,
         names={name: value for name, value in prepared.expressions.names.items() if name in ("task", "record")},
         is_own_service=prepared.connections.start_agent is not None,

@@ -29,7 +29,7 @@ from keystone_action.runner.cell.running_cell import GradedCheck
 from keystone_action.runner.cell.seal import write_logs
 from keystone_action.scoring.results import ENDS_ALIKE, InvariantResult
 from keystone_action.spec.expressions import leaves, references
-from keystone_action.spec.models.agents import PresetAgent
+from keystone_action.spec.models.agents import LoopAgent, PresetAgent
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
@@ -260,6 +260,13 @@ def _require_question(cell: JudgedCell) -> None:
     """Raises HarnessError for a known agent that asked no model: its program broke off before the agent began, or went
     elsewhere, so nothing is known of the agent."""
     agent, run, models = cell.agent, cell.evidence.agent, cell.evidence.models
+    if isinstance(agent, LoopAgent) and run.problem:
+        from keystone_action.agents.tool_loop import NO_ANSWER
+
+        if not run.problem.startswith(NO_ANSWER):
+            return
+        cell.running.progress.allow_rerun("once")
+        raise HarnessError(run.problem, help=f"agent.model is {agent.model}.")
     if models is None or models.asked or not isinstance(agent, PresetAgent):
         return
     from keystone_action.agents.presets.preset import load_preset
@@ -394,6 +401,8 @@ def _calls(cell: JudgedCell) -> Iterator[ForbiddenResult]:
 
 def _harmless_tools(agent: AgentBase) -> Collection[str] | None:
     """Those of a known agent that run no command; None for an agent whose tools nobody knows."""
+    if isinstance(agent, LoopAgent):
+        return {"read", "write", "edit"}
     if not isinstance(agent, PresetAgent):
         return None
     from keystone_action.agents.presets.preset import load_preset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -13,7 +14,7 @@ from keystone_action.errors import HarnessError, OutputError
 from keystone_action.evidence.model import AgentRun, ModelEvidence, ObservedCall, ProviderFaults
 from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.runner.started_run import run_shielded
-from keystone_action.spec.models.agents import PresetAgent
+from keystone_action.spec.models.agents import LoopAgent, PresetAgent
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -106,7 +107,7 @@ async def open_models(
         running.run.servers.gateways.started(),
         configuration,
         address="127.0.0.1" if inside is None else inside.host_address,
-        admits=(lambda _peer: True) if inside is None else inside.admits,
+        admits=_admits(running, inside),
         on_spent=_ends_soon(budget_spent),
         on_hopeless=_ends(budget_spent),
         # What is replayed costs nothing now.
@@ -118,6 +119,25 @@ async def open_models(
     models = CellModels(opened, recording, budget_spent, sent)
     running.progress.open_models(models.evidence)
     return models
+
+
+def _admits(running: RunningCell, inside: ContainerNetwork | None) -> Callable[[str], bool]:
+    """Whose address may ask: the cell's own containers, and this machine where the agent's loop runs on it, which may
+    come by any of its addresses. Who else is there lacks the cell's key."""
+    if inside is None:
+        return lambda _peer: True
+    if not isinstance(running.cell.agent, LoopAgent):
+        return inside.admits
+    return lambda peer: inside.admits(peer) or _is_of_this_machine(peer)
+
+
+def _is_of_this_machine(address: str) -> bool:
+    with socket.socket() as one:
+        try:
+            one.bind((address, 0))
+        except OSError:
+            return False
+    return True
 
 
 async def _open_recording(running: RunningCell, gateway: Gateway) -> CellRecording | None:
@@ -145,6 +165,11 @@ def _of_providers(providers: AnswerSource) -> AnswerSource:
 
 def _needed(agent: AgentBase, gateway: Gateway, expressions: Expressions) -> list[str]:
     """The providers without which a known agent can't work. Raises HarnessError where there is none of that API."""
+    if isinstance(agent, LoopAgent):
+        from keystone_action.gateway.upstreams import provider_of_api
+
+        own = provider_of_api(agent.api, gateway.apis)
+        return [] if own is None else [own]
     if not isinstance(agent, PresetAgent):
         return []
     from keystone_action.agents.presets.preset import load_preset
@@ -242,7 +267,10 @@ async def settle_models(
         raise HarnessError("what a model answered could not be read, so nobody knows what the agent was told to do")
     if ledger.is_cut:
         raise HarnessError(f"max-cost-usd: {ledger.stopped}", help="Give the job more, or run fewer cells.")
-    return replace(run, stopped=ledger.stopped) if ledger.stopped else run
+    if not ledger.stopped:
+        return run
+    # Our own loop knows of the request that was refused for it.
+    return replace(run, stopped=ledger.stopped, problem="" if isinstance(agent, LoopAgent) else run.problem)
 
 
 def _time_left(running: RunningCell, agent: AgentBase, run: AgentRun) -> float:

@@ -169,7 +169,6 @@ _FORMS = {
     "check": "the type and its fields belong under it: `check: {type: file_exists, path: …}`",
 }
 """What a part of a spec looks like, for those who know it from elsewhere."""
-_NOT_YET_TYPES = ("anthropic", "paragon")
 _TYPES_OF = {"agent": AGENT_TYPES, "services": SERVICE_TYPES, "fixtures": FIXTURE_TYPES}
 
 
@@ -334,9 +333,6 @@ def _no_member(path: KeyPath, value: Any, context: Mapping[str, Any]) -> Problem
     if "type" not in value:
         return Problem(path, "the key 'type' is missing", expected=_one_of(known), on_key=True)
     found = value["type"]
-    if path == ("agent",) and found in _NOT_YET_TYPES:
-        advice = "use command, cli, python, none or one like codex"
-        return not_yet((*path, "type"), f"the agent type '{found}'", advice)
     suggestion = nearest(found, known) if isinstance(found, str) else ""
     message = f"unknown type of {_singular(path)}"
     return Problem((*path, "type"), message, expected=_one_of(known), found=show_value(found), suggestion=suggestion)

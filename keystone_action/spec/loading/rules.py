@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from keystone_action.spec.loading.diagnostics import nearest, show_value, slip_o
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import AgentOutput, AgentTrace, HttpAgent, PresetAgent, PythonAgent
+from keystone_action.spec.models.agents import AgentOutput, AgentTrace, HttpAgent, LoopAgent, PresetAgent, PythonAgent
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.mcp import McpAnswer, McpTool
@@ -242,7 +243,7 @@ def _gateway(scope: Scope) -> Iterator[Problem]:
             yield Problem(("gateway", "recordings"), problem, help=advice)
     if spec.gateway != "off":
         return
-    if isinstance(spec.agent, PresetAgent):
+    if isinstance(spec.agent, PresetAgent | LoopAgent):
         advice = "leave `gateway` out, or start the program by `type: command`"
         yield Problem(("gateway",), f"the agent type '{spec.agent.type}' needs the gateway", help=advice, on_key=True)
     own_word = isinstance(spec.agent, HttpAgent) and spec.agent.tool_calls_path is not None
@@ -294,6 +295,27 @@ def _as_service(scope: Scope, name: str) -> Iterator[Problem]:
                 if reference.parts[:2] == ("services", name):
                     message = f"'{reference.name}': the service {name} is the agent"
                     yield Problem(leaf.path, message, help=advice, offset=reference.index)
+
+
+def _loop_agent(scope: Scope) -> Iterator[Problem]:
+    """What Keystone's own tool loop can't do anything with."""
+    agent, gateway = scope.spec.agent, scope.spec.gateway
+    if not isinstance(agent, LoopAgent):
+        return
+    yield from _unique([(("agent", "tools", index), name) for index, name in enumerate(agent.tools)], "tool")
+    given = [("agent", "trace", "stdout")] if agent.trace is not None and agent.trace.stdout is not None else []
+    given += [("agent", "output", "json")] if isinstance(agent.output, AgentOutput) and agent.output.json_from else []
+    for path in given:
+        advice = "leave it out: the gateway has its trace, and its answer is what the model said last"
+        yield Problem(path, f"agent.{path[1]}.{path[2]} means nothing for this agent", help=advice, on_key=True)
+    if not isinstance(gateway, Gateway):
+        return
+    if agent.api not in gateway.apis.values():
+        message = f"the agent type '{agent.type}' needs a provider with the API {agent.api}"
+        yield Problem(("gateway", "providers"), message, on_key=True)
+    if gateway.models and "{{" not in agent.model and not any(fnmatchcase(agent.model, one) for one in gateway.models):
+        message = f"gateway.models keeps the agent's model {show_value(agent.model)} out"
+        yield Problem(("gateway", "models"), message, help="add it, or choose another agent.model", on_key=True)
 
 
 def _forbidden_rules(scope: Scope) -> Iterator[Problem]:
@@ -354,6 +376,7 @@ _RULES: Sequence[Callable[[Scope], Iterator[Problem]]] = (
     _task,
     _gateway,
     _http_agent,
+    _loop_agent,
     _forbidden_rules,
     _dns_overrides,
 )

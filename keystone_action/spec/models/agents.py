@@ -272,8 +272,45 @@ class PresetAgent(AgentBase):
     """
 
 
-AGENT_TYPES = ("command", "cli", "python", "none", "http", *PRESET_TYPES)
-_PRESETS: dict[str, str] = dict.fromkeys(PRESET_TYPES, "preset")
+LoopType = Literal["anthropic", "paragon", "openai"]
+LOOP_TYPES: tuple[LoopType, ...] = get_args(LoopType)
+LoopTool = Literal["bash", "read", "write", "edit"]
+
+
+class LoopAgent(AgentBase):
+    """Keystone's own agent, for which nothing has to be installed: it asks the model, does what the model calls for
+    with four simple tools in the sandbox, and tells the model what came of it, until the model answers without a call.
+    `anthropic` (or `paragon`) asks by the Messages API, `openai` by the chat completions that many servers have. Its
+    requests always pass the gateway.
+    """
+
+    type: LoopType
+    model: Annotated[str, Field(min_length=1)]
+    """The model that it asks, by the provider's own name.
+
+    Example: `claude-sonnet-4-5`
+    """
+    max_turns: Annotated[int, Field(ge=1, le=100_000)] = 50
+    """How many answers of the model there may be to one prompt. An agent that has had them all is stopped, as at its
+    time limit.
+
+    Example: `20`
+    """
+    tools: list[LoopTool] = Field(default_factory=lambda: list(get_args(LoopTool)))
+    """What the model can call: `bash` runs a command, `read`, `write` and `edit` are for files. `[]` is a model without
+    tools, which can only answer.
+
+    Example: `[bash]`
+    """
+
+    @property
+    def api(self) -> Literal["anthropic", "openai"]:
+        """How its model is asked."""
+        return "openai" if self.type == "openai" else "anthropic"
+
+
+AGENT_TYPES = ("command", "cli", "python", "none", "http", *LOOP_TYPES, *PRESET_TYPES)
+_SHARED: dict[str, str] = {**dict.fromkeys(PRESET_TYPES, "preset"), **dict.fromkeys(LOOP_TYPES, "loop")}
 
 Agent = Annotated[
     Annotated[CommandAgent, Tag("<command>")]
@@ -281,6 +318,7 @@ Agent = Annotated[
     | Annotated[PythonAgent, Tag("<python>")]
     | Annotated[HttpAgent, Tag("<http>")]
     | Annotated[NoneAgent, Tag("<none>")]
+    | Annotated[LoopAgent, Tag("<loop>")]
     | Annotated[PresetAgent, Tag("<preset>")],
-    Discriminator(by_type(AGENT_TYPES, merge=_PRESETS)),
+    Discriminator(by_type(AGENT_TYPES, merge=_SHARED)),
 ]

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from keystone_action.spec.models.agents import Agent, AgentBase, PresetAgent
+from keystone_action.spec.models.agents import Agent, AgentBase, LoopAgent, PresetAgent
 from keystone_action.spec.models.experiment import Dataset, Parallelism, Parameters, Scoring
 from keystone_action.spec.models.fields import (
     AuthorPath,
@@ -311,7 +311,7 @@ class Spec(StrictModel):
         """The same for cells with another agent: cases of other tools can have several."""
         if isinstance(self.gateway, Gateway):
             return self.gateway
-        needed = isinstance(agent, PresetAgent) or self.forbidden.needs_trace
+        needed = isinstance(agent, PresetAgent | LoopAgent) or self.forbidden.needs_trace
         return Gateway() if needed and self.gateway is None else None
 
     @property

@@ -8,6 +8,8 @@ GRADE = json.dumps({"reason": "as asked", "score": 0.9, "passed": True})
 
 def messages(body):
     last = body["messages"][-1]["content"]
+    if isinstance(last, list) and last[0]["type"] == "text":
+        last = last[0]["text"]
     if not body.get("tools"):
         content = [{"type": "text", "text": GRADE}]
     elif isinstance(last, list) and last[0]["type"] == "tool_result":
