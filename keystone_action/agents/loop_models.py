@@ -317,7 +317,7 @@ def _function_call(value: Mapping[str, Any]) -> RequestedCall:
 
 
 def _json(arguments: Mapping[str, Any] | None) -> str:
-    return json.dumps(arguments or {}, ensure_ascii=False)
+    return json.dumps(arguments or {})
 
 
 def _mapping(value: Any) -> Mapping[str, Any] | None:
@@ -329,6 +329,9 @@ def _object(body: bytes) -> dict[str, Any]:
     document: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         document = json.loads(body)
+        if b"\\ud" in body.lower():
+            # Half a character is legal in JSON, and can't be sent back.
+            document = json.loads(json.dumps(document, ensure_ascii=False).encode("utf-8", "replace"))
     if not isinstance(document, dict):
         raise ModelFailed("the model's answer is not a JSON object")
     return document

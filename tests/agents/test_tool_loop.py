@@ -29,6 +29,7 @@ pytestmark = pytest.mark.sandbox
 KEY = "keystone-worthless-key-of-the-cell"
 APIS = ("anthropic", "openai")
 HELLO = Turn(text="hello")
+WORKS = Turn(text="I look.", calls=[("bash", {"command": "true"})])
 
 
 @dataclass
@@ -272,6 +273,16 @@ def test_arguments_that_are_no_object_get_an_error_and_the_loop_goes_on(argument
     assert json.loads(sent) == {}
 
 
+@pytest.mark.parametrize("api", APIS)
+def test_half_a_character_comes_to_nothing(api: str) -> None:
+    half = Turn(
+        text="\ud800 so", calls=[("bash", {"command": "echo \udfff"}), ("bash", {"command": "echo \U0001f600"})]
+    )
+    found = play(agent(api), scripted(half, HELLO))
+    assert (found.run.exit_code, found.run.output) == (0, "hello")
+    assert results_in(found.asked[-1], api)[1] == "\U0001f600"
+
+
 @pytest.mark.parametrize(("api", "answer"), [
     ("anthropic", document({"type": "message", "content": "text"})),
     ("anthropic", document({"type": "message", "content": ["text"]})),
@@ -284,7 +295,7 @@ def test_arguments_that_are_no_object_get_an_error_and_the_loop_goes_on(argument
     ("openai", Says(pieces=[b"[" * 100_000])),
 ])  # fmt: skip
 def test_an_answer_that_is_no_answer_is_an_agent_that_failed(api: str, answer: Says) -> None:
-    found = play(agent(api), answer)
+    found = play(agent(api), scripted(WORKS), answer)
     assert found.run.exit_code == 1
     assert found.run.problem.startswith("the model")
     assert found.run.stdout
@@ -328,9 +339,18 @@ def test_what_may_pass_is_tried_again(api: str, first: Says) -> None:
     (Says(500, [b"<html>"]), 5, "the model's provider refused the request (500)"),
 ])  # fmt: skip
 def test_a_request_that_is_refused_for_good(api: str, answer: Says, tries: int, said: str) -> None:
-    found = play(agent(api), answer)
-    assert (found.run.exit_code, found.run.output, len(found.asked)) == (1, "", tries)
+    found = play(agent(api), scripted(WORKS), answer)
+    assert (found.run.exit_code, found.run.output, len(found.asked)) == (1, "I look.", 1 + tries)
     assert found.run.problem.startswith(said)
+
+
+@pytest.mark.parametrize("api", APIS)
+def test_where_no_model_ever_answered_that_is_what_is_said(api: str) -> None:
+    found = play(agent(api), fault(404, "no such model"))
+    assert found.run.problem == "no model answered: the model's provider refused the request (404): no such model"
+    first = play(agent(api), scripted(HELLO))
+    later = play(agent(api), fault(404, "no such model"), turn=2, earlier=(first.run,))
+    assert later.run.problem == "the model's provider refused the request (404): no such model"
 
 
 @pytest.mark.parametrize(("asked", "seconds"), [
