@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,26 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(inside):
     }
     assert called.document["substituted"] == []
     assert "database system is ready" in (called.output / "services" / "db.log").read_text()
+
+
+PACKAGES_OF_PYTEST = ("pytest", "_pytest", "pluggy", "iniconfig")
+
+
+def test_where_the_image_has_no_pytest_ours_runs_the_hidden_tests(tmp_path, image):
+    (tmp_path / "test_hidden.py").write_text("import solution\ndef test_it(): assert solution.WORD == 'done'\n")
+    write(
+        tmp_path,
+        "bare",
+        base=image(PYTHON),
+        agent="import pathlib; pathlib.Path('solution.py').write_text('WORD = \"done\"')",
+        setup=json.dumps(
+            {"commands": [f"find / -xdev -path '*-packages/{one}*' -delete" for one in PACKAGES_OF_PYTEST]}
+        ),
+        invariants="  hidden: {check: {type: pytest, inject: [test_hidden.py]}}\n",
+    )
+    cell = run(tmp_path)[1]["bare"]
+    assert cell["verdict"] == "pass"
+    assert [one for one in cell["notices"] if "this sandbox has no pytest" in one]
 
 
 def write_setup(directory: Path, name: str, version: str, setup: str, base: str, **more: str) -> None:

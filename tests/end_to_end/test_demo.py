@@ -19,7 +19,7 @@ from support.released import missing
 PARTS = ("Makefile", "pyproject.toml", "uv.lock", "tools/bootstrap", "tools/step", "tools/demo", "examples/reconcile")
 PACKAGE = ("keystone_action", "README.md", "LICENSE")
 """What installing our own package needs besides."""
-DEVELOPERS_TOOLS = ("ruff", "mypy", "pytest", "zizmor", "hadolint", "sphinx-build")
+DEVELOPERS_TOOLS = ("ruff", "mypy", "zizmor", "hadolint", "sphinx-build")
 
 UV = """\
 #!/bin/sh

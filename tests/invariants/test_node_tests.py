@@ -116,6 +116,30 @@ def test_files_of_node_that_end_the_process_are_found_among_any_number(bare: Wor
     assert (outcome.status, tallied(outcome)) == ("fail", (1200, 0, 1, 0)), outcome
 
 
+@pytest.mark.parametrize(
+    ("solution", "found"),
+    [
+        ("throw new Error('gone');", ("fail", 0.0)),
+        ("process.exit(0);", ("fail", 0.0)),
+        ("setTimeout(() => { throw new Error('late'); }, 100);", ("fail", 0.0)),
+        ("exports.f = () => { throw new Error('in one test'); };", ("pass", 0.8)),
+    ],
+)
+def test_the_tests_of_a_file_that_node_cannot_load_are_lost(
+    bare: World, solution: str, found: tuple[str, float]
+) -> None:
+    """Of ten tests it would lose nine: what passed in other files says nothing of them."""
+    many = 'const test = require("node:test"); for (let i = 0; i < 3; i++) test("t" + i, () => {});'
+    (bare.author / "a.test.js").write_text(many)
+    asks = 'require("node:test")("one", () => s.f && s.f()); require("node:test")("two", () => {});'
+    (bare.author / "b.test.js").write_text(f'const s = require("./solution.js"); {asks}')
+    bare.left({"solution.js": solution})
+    document = {"type": "tests", "cmd": "node --test", "inject": ["a.test.js", "b.test.js"], "pass_threshold": 0.5}
+    outcome = bare.grade(document)
+    assert (outcome.status, outcome.score) == found, outcome
+    assert ("could not all be run" in outcome.message) == (found[0] == "fail")
+
+
 @pytest.mark.parametrize("load", ['require("./x.test.js");', "import './lib/index.mjs';"])
 def test_files_of_node_that_load_their_tests_are_followed(bare: World, load: str) -> None:
     """As the command of 004_722b8593dcd13c4e.txt may load what it injects."""

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import hmac
+import io
 import json
+import zipfile
+from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 from keystone_action.invariants.test_runs import pytest_run
 from keystone_action.invariants.test_runs.case_counts import BadReport
-from keystone_action.invariants.test_runs.pytest_run import Invocation, of_injected, parse, read_results
+from keystone_action.invariants.test_runs.pytest_run import (
+    OWN_PYTEST,
+    Invocation,
+    of_injected,
+    own_pytest,
+    parse,
+    read_results,
+)
 
 KEY = bytes(32)
 
@@ -83,7 +97,7 @@ def report(place: Path, document: object, key: bytes = KEY) -> None:
     (place / "report").write_bytes(hmac.new(key, content, hashlib.sha256).hexdigest().encode() + b"\n" + content)
 
 
-EMPTY: dict[str, object] = {"collected": [], "outcomes": {}, "skipped_by": {}, "collection_errors": []}
+EMPTY: dict[str, object] = {"collected": [], "outcomes": {}, "skipped_by": {}, "collection_errors": [], "own": ""}
 
 
 def test_outcomes_of_phases(tmp_path: Path) -> None:
@@ -127,3 +141,29 @@ def test_reports_of_others(tmp_path: Path) -> None:
 
 def test_the_driver_is_there_to_be_copied() -> None:
     assert b"def main()" in pytest_run._driver()
+
+
+@pytest.mark.parametrize("version", ["3.10", "3.11", "3.12", "3.13", "3.14"])
+def test_our_own_pytest_has_all_that_it_needs_on_each_python(version: str) -> None:
+    environment = {
+        **default_environment(),
+        "python_version": version,
+        "python_full_version": f"{version}.0",
+        "extra": "",
+    }
+    for name in OWN_PYTEST:
+        described = metadata(name)
+        assert version in SpecifierSet(described["Requires-Python"]), name
+        needed = (Requirement(line) for line in described.get_all("Requires-Dist") or ())
+        names = {one.name for one in needed if one.marker is None or one.marker.evaluate(environment)}
+        assert names - {"colorama"} <= set(OWN_PYTEST), name  # colorama is for Windows only
+
+
+def test_our_own_pytest_is_written_for_the_oldest_python_that_may_run_it() -> None:
+    with zipfile.ZipFile(io.BytesIO(own_pytest())) as archive:
+        names = archive.namelist()
+        for name in names:
+            if not name.startswith("pygments/lexers/"):
+                ast.parse(archive.read(name), feature_version=(3, 10))
+    assert {"pytest/__init__.py", "pluggy/__init__.py", "exceptiongroup/__init__.py", "tomli/__init__.py"} <= set(names)
+    assert all(name.endswith(".py") for name in names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -147,11 +148,46 @@ def test_a_command_line_of_pytest_is_taken_apart(world: World) -> None:
     assert (outcome.status, outcome.details["passed"]) == ("pass", 1), outcome
 
 
-def test_no_pytest_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
-    bare = World(tmp_path)
+def test_where_the_sandbox_has_no_pytest_ours_runs_the_tests_and_says_so(bare: World) -> None:
     bare.hidden(test_hidden=HIDDEN)
+    bare.left({"solution.py": ADD})
     outcome = bare.grade(PYTEST)
+    assert (outcome.status, outcome.details["passed"]) == ("pass", 2), outcome
+    assert outcome.notices == (
+        f"this sandbox has no pytest: the tests were run by Keystone's own {pytest.__version__}",
+    )
+    bare.left({"solution.py": WRONG})
+    assert (bare.grade(PYTEST).status, bare.grade(PYTEST).score) == ("fail", 0.5)
+    by_exit_code = {"type": "tests", "inject": ["test_hidden.py"], "cmd": "python3 -m pytest test_hidden.py"}
+    outcome = bare.grade(by_exit_code)
+    assert (outcome.status, len(outcome.notices)) == ("fail", 1), outcome
+
+
+def test_the_sandbox_s_own_pytest_comes_before_ours(world: World) -> None:
+    world.left({"solution.py": ADD})
+    assert world.grade(PYTEST).notices == ()
+
+
+@pytest.mark.parametrize("planted", ["pytest.py", "_pytest/__init__.py", "iniconfig.py", "pygments/__init__.py"])
+def test_a_pytest_that_the_agent_left_is_never_taken_for_ours(bare: World, planted: str) -> None:
+    bare.hidden(test_hidden=HIDDEN)
+    bare.left({"solution.py": WRONG, planted: "import os\nos._exit(0)\n"})
+    outcome = bare.grade(PYTEST)
+    assert (outcome.status, outcome.score) == ("fail", 0.5), outcome
+
+
+def test_a_pytest_that_does_not_run_is_an_error_that_says_what_to_do(bare: World) -> None:
+    """Nor is it replaced by ours: its author chose it."""
+    with tempfile.TemporaryDirectory(prefix="keystone-broken-") as name:
+        broken = Path(name)
+        broken.chmod(0o755)
+        (broken / "pytest.py").write_text("import a_part_that_is_not_there")
+        bare.environment, bare.readable = {"PYTHONPATH": str(broken)}, (broken,)
+        bare.hidden(test_hidden=HIDDEN)
+        bare.left({"solution.py": ADD})
+        outcome = bare.grade(PYTEST)
     assert outcome.status == "error"
+    assert "a_part_that_is_not_there" in outcome.message
     assert "setup.packages" in outcome.message
     assert "environment.requirements" in outcome.message
 

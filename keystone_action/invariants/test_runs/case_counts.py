@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from keystone_action.files.paths import name_paths
 from keystone_action.invariants.check import Outcome, failed, passed
 from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
 from keystone_action.system.command import Completed
@@ -32,6 +33,8 @@ class CaseCounts:
     """Names of cases in failures and errors, at most SHOWN."""
     passed_names: list[str] = field(default_factory=list)
     """Names of all cases that passed; only JUnit reports give them."""
+    lost: list[str] = field(default_factory=list)
+    """Files of tests that could not be run to their end: nobody knows how many tests they have."""
 
     @property
     def counted(self) -> int:
@@ -51,6 +54,7 @@ class CaseCounts:
             self.skipped + other.skipped,
             (self.failed + other.failed)[:SHOWN],
             self.passed_names + other.passed_names,
+            (self.lost + other.lost)[:SHOWN],
         )
 
 
@@ -66,7 +70,8 @@ def stop_outcome(completed: Completed, limit: float, **details: Any) -> Outcome 
 
 
 def by_counts(counts: CaseCounts, completed: Completed, threshold: float, **details: Any) -> Outcome:
-    """Score = the share that passed. Nothing counted, and success with a non-zero exit code, earn nothing."""
+    """Score = the share that passed. Nothing counted, a file whose tests nobody knows, and success with a non-zero exit
+    code earn nothing."""
     log = full_log(completed)
     details = {
         "passed": counts.passed,
@@ -76,6 +81,10 @@ def by_counts(counts: CaseCounts, completed: Completed, threshold: float, **deta
         "exit_code": completed.shell_code,
         **details,
     }
+    if counts.lost:
+        lost = name_paths(counts.lost)
+        message = f"{_tally(counts)}, and the tests of {lost} could not all be run, so their share is not known."
+        return failed(f"{message}{_join_names(counts.failed)}\n{tails(completed)}", log=log, **details)
     if not counts.counted:
         skipped = f" ({counts.skipped} skipped)" if counts.skipped else ""
         return failed(f"No test was run{skipped}.\n{tails(completed)}", log=log, **details)

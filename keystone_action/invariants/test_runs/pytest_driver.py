@@ -1,7 +1,8 @@
 """Runs pytest inside the sandbox and writes down what became of each test; a program of its own, copied there.
 
-An order comes on stdin: `{"args": […], "paths": […], "trusted": […], "report": path, "key": hex}`. The report is signed
-with the key (`run_record.py`). Nothing that the agent left is on `sys.path` before pytest and its plug-ins are there,
+An order comes on stdin: `{"args": […], "paths": […], "trusted": […], "own": path, "report": path, "key": hex}`. `own`
+is an archive with a pytest of ours, for a python3 that has none; it comes last on `sys.path`. The report is signed with
+the key (`run_record.py`). Nothing that the agent left is on `sys.path` before pytest and its plug-ins are there,
 so neither a `pytest` package nor the metadata of a plug-in in the workspace is ever found, but in `trusted`, folders
 that are as the author left them; then come `paths`, as `python3 -m pytest` and PYTHONPATH would have had them.
 
@@ -21,6 +22,8 @@ from keystone_injected_code import INJECTED  # type: ignore[import-not-found]
 from keystone_run_record import files_through, write_signed  # type: ignore[import-not-found]
 
 NO_PYTEST = 3
+OLDEST = (3, 10)
+"""Of Python, that the pytest of the archive runs on."""
 
 
 def main() -> int:
@@ -34,15 +37,35 @@ def main() -> int:
     sys.path[:] = [path for path in sys.path if path and is_ours(Path(path).resolve(), (here, workspace), trusted)]
     key = bytes.fromhex(order["key"])
     try:
-        import pytest
+        pytest, own = find_pytest(order["own"])
     except ImportError as error:
         write_signed(order["report"], key, {"missing": str(error)})
         return NO_PYTEST
     sys.argv[:] = [str(Path(pytest.__file__).parent / "__main__.py"), *order["args"]]
     listener = recorder(pytest, workspace, order["paths"])
     status = int(pytest.main(order["args"], plugins=[listener]))
-    write_signed(order["report"], key, {"status": status, "other_code": INJECTED.differing(), **listener.document()})
+    found = {"status": status, "own": own, "other_code": INJECTED.differing()}
+    write_signed(order["report"], key, {**found, **listener.document()})
     return status
+
+
+def find_pytest(archive: str) -> tuple[Any, str]:
+    """This python3's pytest, else that of the archive with its version. Raises ImportError, also where this python3 has
+    one that is broken."""
+    try:
+        import pytest
+    except ModuleNotFoundError as error:
+        if error.name != "pytest":
+            raise
+        if sys.version_info < OLDEST:
+            needed, found = (".".join(map(str, one)) for one in (OLDEST, sys.version_info[:2]))
+            raise ImportError(f"{error}, and Keystone's own needs Python {needed}, not {found}") from None
+    else:
+        return pytest, ""
+    sys.path.append(archive)
+    import pytest
+
+    return pytest, str(pytest.__version__)
 
 
 def is_ours(path: Path, closed: tuple[Path, ...], trusted: list[Path]) -> bool:

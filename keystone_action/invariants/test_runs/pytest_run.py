@@ -7,15 +7,20 @@ configuration. Its report is read only when it carries the signature of this ver
 from __future__ import annotations
 
 import configparser
+import contextlib
+import functools
+import importlib.metadata
+import io
 import json
 import re
 import secrets
 import shlex
 import tomllib
+import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
@@ -26,6 +31,9 @@ from keystone_action.invariants.test_runs.graded_copy import GradedCopy
 from keystone_action.invariants.test_runs.recorded_runs import OtherCode, read_signed
 from keystone_action.sandbox.programs import shell_words
 from keystone_action.system.command import Command, Completed
+
+if TYPE_CHECKING:
+    from keystone_action.invariants.check import CheckContext
 
 _WORST_FIRST = ("error", "failed", "passed", "xfailed", "skipped")
 
@@ -39,7 +47,14 @@ class PytestResults:
     collection_errors: tuple[str, ...] = ()
     """Files and classes that could not be collected."""
     missing: str = ""
-    """Why the sandbox has no pytest; empty where it has one."""
+    """Why there is no pytest to run; empty where there is one."""
+    own: str = ""
+    """The version of ours that ran, because the sandbox has none; else empty."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What its author should know of the run."""
+        return (f"this sandbox has no pytest: the tests were run by Keystone's own {self.own}",) if self.own else ()
 
     def counts(self) -> CaseCounts:
         """Expected failures and skips are not counted (Touchstone); what was collected and never ran is an error."""
@@ -80,7 +95,7 @@ def _results(document: Mapping[str, Any], untrusted: frozenset[str]) -> PytestRe
         worst = next((outcome for outcome in _WORST_FIRST if outcome in phases), "not run")
         outcomes[name] = "error" if name in left and worst in ("xfailed", "skipped") else worst
     errors = [*document["collection_errors"], *sorted(left - outcomes.keys())]
-    return PytestResults(outcomes, tuple(errors))
+    return PytestResults(outcomes, tuple(errors), own=str(document["own"]))
 
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
@@ -137,15 +152,41 @@ def of_injected(places: Sequence[str]) -> Invocation:
     return Invocation(arguments=("-q", *(named or python)))
 
 
+OWN_PYTEST = ("pytest", "pluggy", "iniconfig", "packaging", "pygments", "exceptiongroup", "tomli", "typing-extensions")
+"""pytest and what it needs on any Python that it runs on: the last three only on 3.10."""
+_ARCHIVE = "pytest.zip"
+
+
+@functools.cache
+def own_pytest() -> bytes:
+    """The pytest of our own environment, in the version that is locked there: an archive that Python imports from."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in OWN_PYTEST:
+            with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+                for file in importlib.metadata.distribution(name).files or ():
+                    if file.suffix == ".py" and ".." not in file.parts:
+                        archive.writestr(zipfile.ZipInfo(str(file)), Path(str(file.locate())).read_bytes())
+    return content.getvalue()
+
+
+async def give_pytest(context: CheckContext) -> str:
+    """Lay out our own pytest for the sandbox that the check opens next. Returns its path there."""
+    archive = await anyio.to_thread.run_sync(own_pytest)
+    return str(context.give({_ARCHIVE: archive}) / _ARCHIVE)
+
+
 async def run_pytest(
     copy: GradedCopy,
     invocation: Invocation,
     targets: Sequence[str],
     *,
+    own: str,
     environment: Mapping[str, str],
     timeout: float,
 ) -> tuple[Completed, PytestResults | BadReport]:
-    """Run pytest with the author's configuration. targets: test ids or files, after the invocation's own arguments."""
+    """Run pytest with the author's configuration. targets: test ids or files, after the invocation's own arguments.
+    own: of `give_pytest`, for a sandbox that has none."""
     root = PurePosixPath(copy.sandbox.workspace_inside)
     driver = await anyio.to_thread.run_sync(copy.write, "run.py", _driver())
     config, rootdir = await anyio.to_thread.run_sync(_configuration, copy, (*invocation.arguments, *targets))
@@ -156,6 +197,7 @@ async def run_pytest(
         "args": [*arguments, *invocation.arguments, *targets],
         "paths": [str(root), *inside],
         "trusted": list(copy.trusted),
+        "own": own,
         "report": f"{copy.inside}/report",
         "key": key.hex(),
     }
@@ -201,10 +243,10 @@ def _differs(copy: GradedCopy, path: str) -> bool:
 
 
 def no_pytest(why: str) -> str:
-    """What to do when the sandbox's python3 has no pytest."""
+    """What to do when the sandbox's python3 has no pytest that runs, and can't run ours."""
     return (
-        f"pytest is not in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`; in a case of "
-        "Touchstone's to environment.requirements) or set base to an image that has it"
+        f"there is no pytest that runs in this sandbox ({why}); add it to setup.packages (`packages: [pytest]`; in a "
+        "case of Touchstone's to environment.requirements) or set base to an image that has it"
     )
 
 

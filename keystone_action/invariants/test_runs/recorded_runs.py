@@ -14,8 +14,10 @@ import json
 import posixpath
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -218,6 +220,76 @@ def with_node_reporter(cmd: str | list[str], path: str) -> str | list[str] | Non
     return [*cmd[:at], *options, *cmd[at:]]
 
 
+@dataclass(frozen=True, slots=True)
+class AddedReport:
+    """A command with a report of ours beside what it prints. runner: whose tests it runs."""
+
+    runner: str
+    command: str | list[str]
+    read: Callable[[bytes], CaseCounts]
+    """Raises BadReport."""
+
+
+_BEGINNING = r"(?P<before>(?:^|&&|\|\||;|\(|\n)\s*(?:[A-Za-z_]\w*=[^\s;&|()'\"`$]*\s+)*)"
+_BY_NODE = r"(?:npx\s+(?:-[^\s;&|()]+\s+)*|node\s+(?:-[^\s;&|()]+\s+)*)?(?:[\w.@/-]*?node_modules/[\w.@/-]*/)?"
+_IN_SHELL = {
+    "jest": re.compile(rf"{_BEGINNING}(?P<runner>{_BY_NODE}jest(?:\.js)?)(?=$|[\s;&|)])"),
+    "vitest": re.compile(rf"{_BEGINNING}(?P<runner>{_BY_NODE}vitest(?:\.mjs)?(?:\s+run)?)(?=$|[\s;&|)])"),
+}
+_OPTIONS = {
+    "jest": ("--json", "--outputFile={}"),
+    "vitest": ("--reporter=default", "--reporter=json", "--outputFile.json={}"),
+}
+_OWN_REPORTS = re.compile(
+    r"--(json|reporters?|outputFile|output-file|bail|list|listTests|watch|watchAll|showConfig|init|clearCache|help"
+    r"|version|shard|mergeReports|merge-reports)\b|\s-[hvw]+\b|\b(watch|list|bench|typecheck|related|init)\b"
+)
+"""What chooses reports, ends a run before its last test, or runs none."""
+
+
+def with_javascript_report(cmd: str | list[str], path: str) -> AddedReport | None:
+    """A command that runs `jest` or `vitest` once, writing its results as JSON to `path`; None for any other command,
+    and where it chooses its reports itself."""
+    text = cmd if isinstance(cmd, str) else shlex.join(cmd)
+    if _OWN_REPORTS.search(text):
+        return None
+    found = [(name, match) for name, pattern in _IN_SHELL.items() for match in pattern.finditer(text)]
+    if len(found) != 1:
+        return None
+    name, match = found[0]
+    options = shlex.join(option.format(path) for option in _OPTIONS[name])
+    command = f"{text[: match.end('runner')]} {options}{text[match.end('runner') :]}"
+    return AddedReport(
+        name, command if isinstance(cmd, str) else shlex.split(command), partial(_javascript_counts, name)
+    )
+
+
+_PASSED, _FAILED = frozenset({"passed"}), frozenset({"failed"})
+_FILE_RAN = frozenset({"passed", "focused", "pending", "skipped"})
+
+
+def _javascript_counts(runner: str, content: bytes) -> CaseCounts:
+    """The tests of Jest's or Vitest's JSON. Raises BadReport, also for a run that ended before its last file."""
+    try:
+        document = json.loads(content)
+        counts, files = CaseCounts(), document["testResults"]
+        if document.get("wasInterrupted") or (runner == "jest" and len(files) < int(document["numTotalTestSuites"])):
+            raise BadReport(f"says that {runner} ended before its last file of tests")
+        for file in files:
+            cases = [(str(case["fullName"]), str(case["status"])) for case in file["assertionResults"]]
+            counts += CaseCounts(
+                passed=sum(status in _PASSED for _, status in cases),
+                failures=sum(status in _FAILED for _, status in cases),
+                skipped=sum(status not in _PASSED | _FAILED for _, status in cases),
+                failed=[name[:500] for name, status in cases if status in _FAILED][:SHOWN],
+            )
+            if file["status"] not in _FILE_RAN and not any(status in _FAILED for _, status in cases):
+                counts.lost.append(str(file["name"]))
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise BadReport(f"is not as {runner} writes it ({type(error).__name__})") from None
+    return counts
+
+
 def read_node_report(copy: GradedCopy, path: str, _key: bytes) -> CaseCounts:
     """The tests of a run that wrote its report for us (`node_record.cjs`). Raises BadReport, also where a file ended
     before its tests reported."""
@@ -243,18 +315,24 @@ async def node_without_reporter(sandbox: Sandbox, environment: Mapping[str, str]
 def without_emptied_files(counts: CaseCounts, workspace: Path, workspace_inside: str) -> CaseCounts:
     """Node passes a file that ends with exit code 0, also one whose tests never came to a result because the code under
     test ended the process. A file that uses node's test runner, itself or by a file that it loads, and reports no test
-    of its own is an error."""
+    of its own is an error. So many of its tests are lost as of a file that could not be loaded."""
     root = PurePosixPath(workspace_inside)
     for name in list(counts.passed_names):
-        place = PurePosixPath(name.removeprefix("test::"))
-        if not place.is_absolute() or not place.is_relative_to(root):
-            continue
-        path = str(place.relative_to(root))
-        if _uses_the_runner(workspace, path):
+        path = _file_in(root, name)
+        if path and _uses_the_runner(workspace, path):
             counts.passed -= 1
             counts.errors += 1
             counts.failed.append(f"{path} (ended before its tests reported)")
+            counts.lost.append(path)
+    broken = filter(None, (_file_in(root, name) for name in counts.failed))
+    counts.lost += [path for path in broken if _uses_the_runner(workspace, path)]
     return counts
+
+
+def _file_in(root: PurePosixPath, name: str) -> str:
+    """The file that a case of node's stands for, relative to the workspace; empty where it is a test."""
+    place = PurePosixPath(name.removeprefix("test::"))
+    return str(place.relative_to(root)) if place.is_absolute() and place.is_relative_to(root) else ""
 
 
 def _uses_the_runner(workspace: Path, path: str) -> bool:

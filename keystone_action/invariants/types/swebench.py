@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.files.paths import PathProblem, exists_inside
-from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed, with_notices
 from keystone_action.invariants.command_output import describe_ending, full_log, tails
 from keystone_action.invariants.test_runs import pytest_run
 from keystone_action.invariants.test_runs.case_counts import TOLERANCE, BadReport, stop_outcome
@@ -122,6 +122,7 @@ class Swebench(Check):
         return self.timeout_s
 
     async def evaluate(self, context: CheckContext) -> Outcome:
+        own = await pytest_run.give_pytest(context)
         try:
             protect = [*self.protect, *self._authors(context)]
             rule = ModuleRule.of(self.protect, self.cmd_prefix)
@@ -140,6 +141,7 @@ class Swebench(Check):
             invocation,
             # Ids are relative to the workspace; one file that can't be collected says nothing of the others.
             [f"--rootdir={copy.sandbox.workspace_inside}", "--continue-on-collection-errors", *self._files(copy)],
+            own=own,
             environment={**context.check_environment, **_PINNED},
             timeout=limit,
         )
@@ -149,7 +151,8 @@ class Swebench(Check):
         if isinstance(results, PytestResults) and results.missing:
             return broken(pytest_run.no_pytest(results.missing), log=full_log(completed))
         outcome = self._grade(completed, results, copy)
-        return await anyio.to_thread.run_sync(copy.with_passed_over, outcome)
+        outcome = await anyio.to_thread.run_sync(copy.with_passed_over, outcome)
+        return with_notices(outcome, results.notices if isinstance(results, PytestResults) else ())
 
     def _named_files(self) -> list[str]:
         """The files that the ids name."""

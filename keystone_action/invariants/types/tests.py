@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from keystone_action.files.globs import find_paths
 from keystone_action.files.paths import PathMissing, PathProblem, name_paths, read_inside
 from keystone_action.files.removal import remove_tree
-from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed
+from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, with_notices
 from keystone_action.invariants.command_output import describe_ending, full_log, tails
 from keystone_action.invariants.test_runs import pytest_run
 from keystone_action.invariants.test_runs.case_counts import (
@@ -31,15 +31,17 @@ from keystone_action.invariants.test_runs.graded_copy import (
     destinations,
     prepare_copy,
 )
-from keystone_action.invariants.test_runs.junit import total
+from keystone_action.invariants.test_runs.junit import read_report, total
 from keystone_action.invariants.test_runs.recorded_runs import (
     NODE,
     UNITTEST,
+    AddedReport,
     RunKeys,
     node_without_reporter,
     read_node_report,
     read_unittest_report,
     starts_unittest,
+    with_javascript_report,
     with_node_reporter,
     without_emptied_files,
 )
@@ -52,6 +54,7 @@ _NOT_FOUND = 127
 _NO_TESTS = re.compile(rb"^Ran 0 tests in [\d.]+s$", re.MULTILINE)
 _TESTS = re.compile(rb"^Ran [1-9]\d* tests? in [\d.]+s$", re.MULTILINE)
 _BY_EXIT_CODE = "It was graded by its exit code alone: no junit_xml is set."
+_OWN_REPORT = "report"
 _REPORTS, _REPORT_BYTES = 10_000, 256 << 20
 """Reports of one run that are read, and how much of them in all."""
 _NonEmpty = Annotated[str, Field(min_length=1)]
@@ -79,13 +82,15 @@ class Tests(Check):
     with the name of such a module, for example `queue.py`, Python ignores that file, and the message names it. A file
     that was in the author's workspace from the start is imported as usual.
 
-    With `type: pytest`, the sandbox's `python3` runs pytest with the author's configuration. It must have pytest: the
-    action's image has it, elsewhere write `setup.packages: [pytest]`. For any other runner, give its command as `cmd`
-    and the reports that it writes as `junit_xml`. `node --test` needs no `junit_xml`, because Keystone adds node's
-    JUnit reporter to the command. A node without that reporter (before 20.8, or an early 18) makes the check an error,
-    because its exit code can't be confirmed. Any other `cmd` without `junit_xml` is graded by its exit code alone, and
-    the message says so. If `cmd` runs Python's `unittest`, or a script that runs `unittest` or `node --test` (such as
-    `npm test`), exit code 0 is not enough: each run of tests must have come to its end, and no test may have failed.
+    With `type: pytest`, the sandbox's `python3` runs pytest with the author's configuration. Where it has no pytest,
+    Keystone's own runs there, behind all that the sandbox has (Python 3.10 or newer; a notice says so); for another
+    version write `setup.packages: ["pytest==8.4.2"]`. For any other runner, give its command as `cmd` and the reports
+    that it writes as `junit_xml`. `node --test`, `jest` and `vitest` need no `junit_xml`, because Keystone adds a
+    report of its own to a command that runs them (by name, by `npx`, or from `node_modules`). A node without that
+    reporter (before 20.8, or an early 18) makes the check an error, because its exit code can't be confirmed. Any other
+    `cmd` without `junit_xml` is graded by its exit code alone, and the message says so. If `cmd` runs Python's
+    `unittest`, or a script that runs `unittest` or `node --test` (such as `npm test`), exit code 0 is not enough: each
+    run of tests must have come to its end, and no test may have failed.
 
     If tests failed, the score is the share that passed, whatever the exit code was. If all tests passed but the exit
     code is not 0, the score is 0. If a report was asked for and is missing or malformed, the score is 0. Characters
@@ -171,6 +176,8 @@ class Tests(Check):
         return pytest_run.parse(self.cmd)
 
     async def evaluate(self, context: CheckContext) -> Outcome:
+        invocation = self._pytest() or self._pytest_of_cmd()
+        own = await pytest_run.give_pytest(context) if invocation is not None else ""
         try:
             rule = ModuleRule.of(self.protect, self.cmd)
             copy = await prepare_copy(context, destinations(self.inject), self.protect, rule)
@@ -178,19 +185,20 @@ class Tests(Check):
             return failed(f"{problem}.")
         except OSError as error:
             return broken(f"a file of inject can't be read: {error}")
-        invocation = self._pytest() or self._pytest_of_cmd()
         if invocation is not None:
-            outcome = await self._by_pytest(context, copy, invocation)
+            outcome = await self._by_pytest(context, copy, invocation, own)
         else:
             outcome = await self._by_command(context, copy)
         return await anyio.to_thread.run_sync(copy.with_passed_over, outcome)
 
-    async def _by_pytest(self, context: CheckContext, copy: GradedCopy, invocation: pytest_run.Invocation) -> Outcome:
+    async def _by_pytest(
+        self, context: CheckContext, copy: GradedCopy, invocation: pytest_run.Invocation, own: str
+    ) -> Outcome:
         if copy.sandbox.which(invocation.python) is None:
             return broken(sentence_on_missing(invocation.python))
         limit = self.timeout_s or context.timeout
         completed, results = await pytest_run.run_pytest(
-            copy, invocation, (), environment=context.check_environment, timeout=limit
+            copy, invocation, (), own=own, environment=context.check_environment, timeout=limit
         )
         over = stop_outcome(completed, limit, **copy.details)
         if over is not None:
@@ -201,8 +209,10 @@ class Tests(Check):
         if results.missing:
             return broken(pytest_run.no_pytest(results.missing), log=full_log(completed))
         if self.type == "tests":
-            return by_confirmed_exit_code(results.counts(), completed, _BY_EXIT_CODE, **copy.details)
-        return by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
+            outcome = by_confirmed_exit_code(results.counts(), completed, _BY_EXIT_CODE, **copy.details)
+        else:
+            outcome = by_counts(results.counts(), completed, self.pass_threshold, **copy.details)
+        return with_notices(outcome, results.notices)
 
     async def _by_command(self, context: CheckContext, copy: GradedCopy) -> Outcome:
         assert self.cmd is not None
@@ -210,21 +220,21 @@ class Tests(Check):
         problem = await anyio.to_thread.run_sync(self._remove_old_reports, copy)
         if problem:
             return failed(problem, **copy.details)
-        command, node_report = self._command(copy)
-        if node_report is not None:
+        added = self._added_report(copy)
+        if added is not None and added.runner == NODE:
             version = await node_without_reporter(copy.sandbox, context.check_environment)
             if version is not None:
                 return broken(
                     f"node --test of Node {version} can't be confirmed, because it has no JUnit reporter; set base to "
                     "an image with Node 20.8 or newer, or junit_xml"
                 )
-        command = copy.guarded_command(command)
+        command = copy.guarded_command(self.cmd if added is None else added.command)
         argv = ("/bin/sh", "-c", command) if isinstance(command, str) else tuple(command)
         places, given = list(destinations(self.inject)), context.check_environment
         environment = await anyio.to_thread.run_sync(pytest_run.pin_pytest, copy, places, given)
         keys = await anyio.to_thread.run_sync(RunKeys.lay_out, copy, UNITTEST)
         of_node = await anyio.to_thread.run_sync(RunKeys.lay_out, copy, NODE)
-        recorded = of_node.path if node_report is None else None
+        recorded = of_node.path if added is None else None
         environment, _ = await anyio.to_thread.run_sync(copy.guarded_environment, environment, keys.path, recorded)
         completed = await copy.sandbox.run(Command(argv, env=environment, timeout=limit))
         over = stop_outcome(completed, limit, **copy.details)
@@ -240,7 +250,7 @@ class Tests(Check):
         if problem:
             message = f"The command {describe_ending(completed)}; {problem}.\n{tails(completed)}"
             return failed(message, log=full_log(completed), exit_code=completed.shell_code, **copy.details)
-        if self.junit_xml is None and node_report is None:
+        if self.junit_xml is None and added is None:
             if runs.seen or node_runs.seen:
                 counts = runs.counts + node_runs.counts
                 return by_confirmed_exit_code(counts, completed, _BY_EXIT_CODE, **copy.details)
@@ -249,7 +259,7 @@ class Tests(Check):
                 return failed(message, log=full_log(completed), exit_code=0, **copy.details)
             return by_exit_code(completed, _BY_EXIT_CODE, **copy.details)
         try:
-            counts = await anyio.to_thread.run_sync(self._read_reports, copy, node_report)
+            counts = await anyio.to_thread.run_sync(self._read_reports, copy, added)
         except (BadReport, PathProblem) as bad:
             message = f"The command {describe_ending(completed)}; {bad}.\n{tails(completed)}"
             return failed(message, log=full_log(completed), exit_code=completed.shell_code, **copy.details)
@@ -274,21 +284,29 @@ class Tests(Check):
                     return f"The report {path} that the agent left can't be removed."
         return ""
 
-    def _command(self, copy: GradedCopy) -> tuple[str | list[str], str | None]:
-        """The command, and the name of the report that was added to it: for node's test runner."""
-        assert self.cmd is not None
-        added = with_node_reporter(self.cmd, f"{copy.inside}/junit.xml") if self.junit_xml is None else None
-        return (self.cmd, None) if added is None else (added, "junit.xml")
+    def _added_report(self, copy: GradedCopy) -> AddedReport | None:
+        """The command with a report of ours: for the test runners of JavaScript."""
+        if self.cmd is None or self.junit_xml is not None:
+            return None
+        path = f"{copy.inside}/{_OWN_REPORT}"
+        with_node = with_node_reporter(self.cmd, path)
+        if with_node is not None:
+            return AddedReport(NODE, with_node, read_report)
+        return with_javascript_report(self.cmd, path)
 
-    def _read_reports(self, copy: GradedCopy, node_report: str | None) -> CaseCounts:
+    def _read_reports(self, copy: GradedCopy, added: AddedReport | None) -> CaseCounts:
         workspace = copy.sandbox.workspace
-        if node_report is not None:
+        if added is not None:
             try:
-                content = read_inside(workspace, f"{copy.private}/{node_report}")
+                content = read_inside(workspace, f"{copy.private}/{_OWN_REPORT}", limit=_REPORT_BYTES)
+                counts = added.read(content)
             except PathMissing:
-                raise BadReport("node wrote no report") from None
-            counts = _read("node's report", content)
-            return without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
+                raise BadReport(f"{added.runner} wrote no report") from None
+            except BadReport as bad:
+                raise BadReport(f"{added.runner}'s report {bad}") from None
+            if added.runner == NODE:
+                return without_emptied_files(counts, workspace, copy.sandbox.workspace_inside)
+            return counts
         paths = sorted({path for glob in self._globs() for path in find_paths(workspace, glob)})
         if not paths:
             raise BadReport(f"no report matches {', '.join(self._globs())}")
