@@ -25,6 +25,57 @@ from keystone_action.spec.loading.loader import load
 __all__ = ["case", "errors"]
 
 
+ARTIFACTS = """id: a
+task: {prompt: p}
+matrix: {harnesses: [claude-code, claude-code-stream], models: [m]}
+artifacts:
+  skills: [tools/review, "tools/style.md"]
+  commands: [tools/fix.md]
+  plugins: [tools/plug]
+  mcp: tools/servers.json
+graders: [{type: command, cmd: "true"}]
+"""
+
+
+def write_artifacts(write: Write) -> None:
+    for name in ("review/SKILL.md", "style.md", "fix.md", "plug/.claude-plugin/plugin.json", "servers.json"):
+        write("{}", f"tools/{name}")
+
+
+def test_artifacts_are_put_where_claude_code_looks_for_them(case: Callable[..., LoadedSpec], write: Write) -> None:
+    write_artifacts(write)
+    loaded = case(ARTIFACTS)
+    assert [(file.path, file.from_) for file in loaded.spec.setup.files] == [
+        (".claude/skills/review", "tools/review"),
+        (".claude/skills/style/SKILL.md", "tools/style.md"),
+        (".claude/commands/fix.md", "tools/fix.md"),
+        (".claude/plugins/plug", "tools/plug"),
+        (".mcp.json", "tools/servers.json"),
+    ]
+    assert {tuple(agent.args) for agent in loaded.agents.values()} == {("--plugin-dir=.claude/plugins/plug",)}
+    assert case(ARTIFACTS.replace("plugins: [tools/plug]", "plugins: []")).agents["claude-code", "m"].args == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "sentence"),
+    [
+        ("tools/fix.md]", "tools/none.md]", "artifacts.commands[0]: there is no file or directory 'tools/none.md'"),
+        ("[tools/plug]", "[tools/fix.md]", "artifacts.plugins[0]: there is no directory 'tools/fix.md'"),
+        ("tools/servers.json", "tools", "artifacts.mcp: 'tools' is a directory"),
+        ("tools/servers.json", "7", "artifacts.mcp: expected a text"),
+        ("[tools/fix.md]", "[tools/fix.md, other/../tools/fix.md]", "two that would be .claude/commands/fix.md"),
+        ("[tools/fix.md]", "[../../../etc/passwd]", "leaves "),
+        ("claude-code-stream", "codex", "artifacts.skills of a Touchstone case can't be honoured here"),
+    ],
+)
+def test_artifacts_that_can_not_be_put_there(
+    errors: Callable[[str], list[str]], write: Write, old: str, new: str, sentence: str
+) -> None:
+    write_artifacts(write)
+    write("x", "other/x")
+    assert any(sentence in one for one in errors(ARTIFACTS.replace(old, new)))
+
+
 def test_what_a_case_becomes(case: Callable[..., LoadedSpec], write: Write) -> None:
     write("x", "source/a.py")
     loaded = case(

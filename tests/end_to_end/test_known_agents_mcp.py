@@ -10,12 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.agent_clients import CLIENTS, Client, image_with
+from support.agent_clients import CLIENTS, Client, image_with, installed
 from support.command_line import Called
 from support.images import BASE
-from support.model_agents import trace_events
+from support.model_agents import REAL_KEY, run, trace_events
 from support.replayed_agents import Project
 from support.scripted_models import ScriptedModel, Turn
+from support.scripted_provider import provider
+
+from keystone_action.gateway.upstreams import VARIABLES
 
 pytestmark = [pytest.mark.sandbox, pytest.mark.slow]
 TOOL: Mapping[str, str] = {
@@ -100,3 +103,35 @@ def test_it_asks_the_mock_recorded_and_replayed(tmp_path: Path, kind: str) -> No
 def test_it_asks_the_mock_from_a_container(tmp_path: Path, kind: str, image: Callable[[str], str]) -> None:
     base = image_with([client.kind for client in CLIENTS.values() if client.command], image(BASE))
     require_recorded_and_replayed(tmp_path, CLIENTS[kind], base)
+
+
+def test_claude_code_reads_what_artifacts_become(tmp_path: Path) -> None:
+    """The places into which `artifacts` of a Touchstone case are put: its model is told of the skill, the command, and
+    the plugin's skill, and the server of `.mcp.json` is started."""
+    client, place = CLIENTS["claude-code"], installed("claude-code")
+    skill = "---\nname: {0}\ndescription: Knows {0}\n---\nLook twice.\n"
+    server = {"mcpServers": {"own": {"command": "sh", "args": ["-c", "touch started; exit 1"]}}}
+    files = {
+        ".claude/skills/marmalade/SKILL.md": skill.format("marmalade"),
+        ".claude/commands/preserve.md": "---\ndescription: Preserves fruit\n---\nPreserve $ARGUMENTS\n",
+        ".claude/plugins/pantry/.claude-plugin/plugin.json": json.dumps({"name": "pantry", "version": "1.0.0"}),
+        ".claude/plugins/pantry/skills/chutney/SKILL.md": skill.format("chutney"),
+        ".mcp.json": json.dumps(server),
+    }
+    agent = {"type": client.kind, "model": client.model, "binary": str(place.program), "timeout": "4m"}
+    spec = {
+        "version": 1,
+        "id": "artifacts",
+        "task": {"prompt": "Write hello.txt."},
+        "agent": {**agent, "args": ["--plugin-dir=.claude/plugins/pantry"]},
+        "setup": {"files": [{"path": path, "content": content} for path, content in files.items()]},
+        "resources": {"readable": [str(place.folder)]},
+        "invariants": {"written": WRITTEN, "started": {"check": {"type": "file_exists", "path": "started"}}},
+    }
+    model = ScriptedModel([client.runs("printf hello > hello.txt"), *client.ends])
+    with provider(model.answer) as behind:
+        key, base = VARIABLES[client.api]
+        called = run(tmp_path, spec, {key: REAL_KEY, base: behind.url})
+    assert called.code == 0, called.err + called.out
+    told = "".join(json.dumps(asked.document) for asked in model.asked)
+    assert [word for word in ("marmalade", "preserve", "pantry:chutney") if word not in told] == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from yaml.nodes import MappingNode, Node
 
-from keystone_action.dialects.nodes import build_node
+from keystone_action.dialects.nodes import build_node, without_expressions
 from keystone_action.dialects.touchstone.graders import Graders, read_graders
 from keystone_action.dialects.touchstone.harnesses import Harness, Harnesses, check_call, harness_agent
 from keystone_action.dialects.touchstone.reading import CaseField, CaseReader
@@ -43,6 +43,9 @@ _OUR_WORDS = {"base": "write `container: {image: …}`", "agent": "name harnesse
 _NO_TURNS = {"turns": "put all of it into one prompt: harnesses are started once"}
 _ARTIFACTS = ("commands", "mcp", "plugins", "skills")
 _IN_SOURCE = "put the files where the harness looks for them into source (.claude/skills, .mcp.json, …)"
+_WITH_ARTIFACTS = "claude-code"
+"""The known agent that reads them; Touchstone itself gives them to no other harness."""
+_MCP_FILE = ".mcp.json"
 _SPARE_SECONDS = 1800.0
 """Beside the limits of harness and graders, which Touchstone has none for: setup and commands."""
 _EMPTY = CaseField("", MappingNode("", []), MappingNode("", []), None)
@@ -83,6 +86,10 @@ class _Case:
         hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden_paths()]
         start = read_source(reader, fields.get("source"), self.repositories, hidden, fixtures)
         agents = {pair: harness.agent(pair[1], prompt, self.directory) for pair, harness in found.items()}
+        prepared.files += self._artifacts(found)
+        plugins = [file["path"] for file in prepared.files if file["path"].startswith(".claude/plugins/")]
+        for document in agents.values() if plugins else ():
+            document["args"] = [without_expressions(f"--plugin-dir={path}") for path in plugins]
         description = fields.get("description")
         if description is not None and description.value == "":
             description = None
@@ -257,12 +264,44 @@ class _Case:
 
     def _refuse_unsupported(self) -> None:
         reader, fields = self.reader, self.fields
-        if "artifacts" in fields:
-            reader.fields(fields["artifacts"], (), dict.fromkeys(_ARTIFACTS, _IN_SOURCE))
         availability = fields.get("availability")
         if reader.choice(availability, ("required", "optional"), "required") == "optional" and availability is not None:
             message = "availability: optional is not honoured: a repository that can't be reached is an error"
             reader.warning(availability.node, message)
+
+    def _artifacts(self, found: Mapping[tuple[str, str], Harness]) -> list[dict[str, str]]:
+        """What is put into the workspace for its agent, by the keys of `setup.files`."""
+        artifacts, reader = self.fields.get("artifacts"), self.reader
+        if artifacts is None:
+            return []
+        if not found or any(harness.preset != _WITH_ARTIFACTS for harness in found.values()):
+            reader.fields(artifacts, (), dict.fromkeys(_ARTIFACTS, _IN_SOURCE))
+            return []
+        fields = reader.fields(artifacts, _ARTIFACTS)
+        files: dict[str, dict[str, str]] = {}
+        for kind in ("skills", "commands", "plugins"):
+            for item in reader.texts(fields.get(kind)):
+                name = Path(item.value).name
+                alone = kind == "skills" and name.endswith(".md")
+                place = f"{Path(name).stem}/SKILL.md" if alone else name
+                self._put(files, f".claude/{kind}/{place}", item, is_folder=kind == "plugins")
+        if "mcp" in fields and reader.text(fields["mcp"]):
+            self._put(files, _MCP_FILE, fields["mcp"], is_folder=False)
+        return list(files.values())
+
+    def _put(self, files: dict[str, dict[str, str]], place: str, item: CaseField, *, is_folder: bool) -> None:
+        path, shown = self.directory / str(item.value), show_value(item.value)
+        if not path.resolve().is_relative_to(self.root):
+            self.reader.problem(item.node, f"{item.name}: {shown} leaves {self.root}")
+        elif not (path.is_dir() if is_folder or not path.is_file() else path.exists()):
+            what = "directory" if is_folder else "file or directory"
+            self.reader.problem(item.node, f"{item.name}: there is no {what} {shown}")
+        elif place == _MCP_FILE and path.is_dir():
+            self.reader.problem(item.node, f"{item.name}: {shown} is a directory", expected="a file of JSON")
+        elif place in files:
+            self.reader.problem(item.node, f"{item.name}: there are two that would be {place}")
+        else:
+            files[place] = {"path": place, "from": str(item.value)}
 
     def _hidden_paths(self) -> list[Path]:
         """What graders name of the author's, beside the case."""

@@ -42,6 +42,8 @@ class CaseSetup:
     packages: list[Any] = field(default_factory=list)
     commands: list[Any] = field(default_factory=list)
     env: dict[str, Any] = field(default_factory=dict)
+    files: list[dict[str, str]] = field(default_factory=list)
+    """Artifacts, as `setup.files` has them."""
     stubs: list[Stub] = field(default_factory=list)
     read: list[Path] = field(default_factory=list)
     """Files that were read; none of them is secret."""
@@ -50,7 +52,7 @@ class CaseSetup:
 
     def keys(self, at: Node) -> dict[str, Any]:
         """The keys of the spec."""
-        setup = {"packages": self.packages, "commands": self.commands, "env": self.env}
+        setup = {"packages": self.packages, "commands": self.commands, "files": self.files, "env": self.env}
         found: dict[str, Any] = {"base": self.base} if self.base is not None else {}
         given = {name: value for name, value in setup.items() if value}
         return {**found, "setup": build_node(given, at)} if given else found
