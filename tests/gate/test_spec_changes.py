@@ -88,6 +88,11 @@ def differences(before: LoadedSpec, after: LoadedSpec) -> tuple[str, ...]:
         ("agent.command", "cheat", "agent.command true → cheat"),
         ("task.prompt", "line\nline", "task.prompt changed"),
         ("determinism", {"seed": 7}, "determinism.seed none → 7"),
+        (
+            "determinism",
+            {"clock": "2026-01-01T00:00:00Z"},
+            'determinism.clock none → "2026-01-01 00:00:00+00:00"',
+        ),
         ("resources", {"timeout": "1h"}, "resources.timeout 900 → 3600"),
         ("parallelism", {"replicas": 2}, "parallelism.replicas 1 → 2"),
     ],
