@@ -19,7 +19,7 @@ def agent_service(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> st
     """The container of `services` that an agent of the type `http` is, by its URL; None for any other agent. params:
     the cell's parameters, as far as they are known."""
     containers = {service.name for service in spec.services if service.kind == "container"}
-    return next((name for name in _named(agent, params) if name in containers), None)
+    return next((name for name in _services(spec, agent, params) if name in containers), None)
 
 
 def is_elsewhere(spec: Spec, agent: AgentBase) -> bool:
@@ -28,7 +28,13 @@ def is_elsewhere(spec: Spec, agent: AgentBase) -> bool:
     if not isinstance(agent, HttpAgent):
         return False
     ours = {service.name for service in spec.services if service.kind != "external"}
-    return not any(name in ours or name == "gateway" for name in _named(agent, {}))
+    return not any(name in ours or name == "gateway" for name in _services(spec, agent, {}))
+
+
+def _services(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> Iterator[str]:
+    """What its URL may mean, with services in the place of hosts that they stand in for."""
+    overrides = spec.network.dns_overrides
+    return (overrides.get(name, name) for name in _named(agent, params))
 
 
 def _named(agent: AgentBase, params: Mapping[str, Any]) -> Iterator[str]:

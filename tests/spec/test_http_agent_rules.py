@@ -50,6 +50,13 @@ def test_a_parameter_can_say_which_service_it_is(load_text: Load) -> None:
     assert found == ["bot", None]
 
 
+@pytest.mark.parametrize(("service", "own"), [("bot", "bot"), ("shop", None)])
+def test_a_host_that_a_service_stands_in_for_is_that_service(load_text: Load, service: str, own: str | None) -> None:
+    given = f"base: x\nnetwork: {{dns_overrides: {{agents.example.com: {service}}}}}\n"
+    spec = load_text(text(f"url: {ELSEWHERE}", CONTAINER + given)).spec
+    assert (agent_service(spec, spec.agent, {}), is_elsewhere(spec, spec.agent)) == (own, False)
+
+
 def test_other_agents_are_no_service(load_text: Load) -> None:
     spec = load_text(HEAD + CONTAINER + CHECKS).spec
     assert (agent_service(spec, spec.agent, {}), is_elsewhere(spec, spec.agent)) == (None, False)
