@@ -21,6 +21,11 @@ ISOLATION = {
     "container": "a container",
     "none": "nothing",
 }
+EGRESS = {
+    "container": "the network of its container",
+    "namespace": "a network namespace",
+    "ports": "ports, as far as this machine can",
+}
 
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)T(\d\d:\d\d):\d\d(?:\.\d+)?(?:Z|\+00:00)", re.ASCII)
 _AT_A_LIMIT = re.compile(r"was stopped at a limit \((?:\w+: )?(.*)\)", re.DOTALL)
@@ -121,4 +126,5 @@ def sandbox(info: SandboxInfo) -> str:
     """What isolated the agents, as a part of a sentence."""
     by = " and ".join(ISOLATION.get(name, name) for name in info.isolation) or "nothing"
     kind = "Docker sandbox" if info.kind == "docker" else "process sandbox"
-    return f"{kind}: isolated by {by}, limits {info.limits}"
+    egress = f", egress denied by {EGRESS[info.egress]}" if info.egress is not None else ""
+    return f"{kind}: isolated by {by}, limits {info.limits}{egress}"

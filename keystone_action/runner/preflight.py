@@ -112,11 +112,11 @@ def _refuse_what_processes_lack(loaded: LoadedSpec, options: Options) -> None:
             " what exceeds them, it does not enforce them",
             help="leave strict out, or set base to run in a container, where limits are enforced",
         )
-    if spec.network.egress.default == "deny":
+    if spec.network.egress.allow and spec.network.egress.default == "deny":
         raise UsageError(
-            f"{loaded.path}: network.egress: deny can't be kept by the process sandbox, whose network is"
-            " this machine's",
-            help="set base to run in a container, which has a network of its own, or leave network.egress out",
+            f"{loaded.path}: network.egress.allow can't be kept by the process sandbox: with deny it reaches the"
+            " services, mocks and models of the cell alone",
+            help="set base to run in a container, whose network has a proxy for these hosts, or leave allow out",
         )
 
 

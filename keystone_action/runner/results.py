@@ -24,7 +24,7 @@ from keystone_action.scoring.statistics import with_certainty
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
     from keystone_action.runner.started_run import PlannedRun
-    from keystone_action.sandbox.protocol import SandboxProvider
+    from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.models.spec import Spec
     from keystone_action.spec.plan import Cell
@@ -48,7 +48,7 @@ class ResultsSoFar:
         self._planned, self._spec_changes, self._begun = planned, spec_changes, begun
         self.commit = git_sha(planned.options)
         self.run_id = planned.run_id
-        self._provider: SandboxProvider | None = None
+        self._provider: ProcessSandboxes | None = None
         self._cells: dict[str, CellResult] = {}
         self._isolated: dict[str, SandboxInfo] = {}
         self._late_notices: list[str] = []
@@ -66,7 +66,7 @@ class ResultsSoFar:
         """A cell that an earlier call finished."""
         self._cells[entry.cell.id], self._isolated[entry.cell.id] = entry.cell, entry.sandbox
 
-    def sandboxes_are(self, provider: SandboxProvider) -> None:
+    def sandboxes_are(self, provider: ProcessSandboxes) -> None:
         """The sandboxes of this call's cells are made by this provider."""
         self._provider = provider
 
@@ -178,18 +178,26 @@ class ResultsSoFar:
         return SandboxInfo() if self._provider is None else sandbox_of(self._planned, self._provider, spec)
 
 
-def sandbox_of(planned: PlannedRun, provider: SandboxProvider, spec: Spec) -> SandboxInfo:
+def sandbox_of(planned: PlannedRun, provider: ProcessSandboxes, spec: Spec) -> SandboxInfo:
     """What isolates the cells of a spec in this call."""
-    always = planned.options.caller.not_enforced
+    always, denied = planned.options.caller.not_enforced, spec.egress.default == "deny"
     if spec.id in planned.facilities.images:
         unenforced: tuple[str, ...] = (WATCHED_DISK,) if spec.resources.disk is not None else ()
         if any(script_folders(loaded) for loaded in planned.specs if loaded.spec.id == spec.id):
             unenforced += provider.host_not_enforced()
         return SandboxInfo(
-            kind="docker", isolation=("container",), limits="enforced", not_enforced=(*unenforced, *always)
+            kind="docker",
+            isolation=("container",),
+            limits="enforced",
+            not_enforced=(*unenforced, *always),
+            egress="container" if denied else None,
         )
     return SandboxInfo(
-        kind="process", isolation=provider.isolation, limits="watched", not_enforced=(*provider.not_enforced, *always)
+        kind="process",
+        isolation=provider.isolation,
+        limits="watched",
+        not_enforced=(*provider.not_enforced, *always),
+        egress=provider.networks.way if denied else None,
     )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from keystone_action.errors import SandboxError
+from keystone_action.errors import SandboxError, UsageError
 from keystone_action.evidence.masking import Masker
 from keystone_action.runner.cell.shared_copies import FirstCopies, KeptSetups
 from keystone_action.runner.journal.identification import script_folders
@@ -66,6 +66,7 @@ async def start_run(
     hidden = [planned.directory, *_checkouts(planned.specs)]
     provider = await process.start(roots.sandboxes, hidden=hidden, early=early)
     stack.push_async_callback(run_shielded, provider.close)
+    await _insist_on_closed_networks(planned, provider)
     containers = _open_containers(planned, container_roots, provider, masker)
     if containers is not None:
         stack.push_async_callback(run_shielded, containers.close)
@@ -87,6 +88,23 @@ async def start_run(
         masker=masker,
         spending=spending,
     )
+
+
+_NO_WAY = (
+    "it needs seccomp, agents that are isolated from us, and a network namespace (root with CAP_SYS_ADMIN, or user"
+    " namespaces) or Landlock's rules for TCP (Linux 6.7)"
+)
+
+
+async def _insist_on_closed_networks(planned: PlannedRun, provider: process.ProcessSandboxes) -> None:
+    """Where process sandboxes are to have one. Raises UsageError where this machine has no way to close it."""
+    images = planned.facilities.images
+    closed = [one for one in planned.wanted if one.spec.egress.default == "deny" and one.spec.id not in images]
+    if closed and await provider.networks.find_way() is None:
+        raise UsageError(
+            f"{closed[0].path}: network.egress: deny can't be kept by the process sandbox on this machine: {_NO_WAY}",
+            help="set base to run in a container, which has a network of its own, or leave network.egress out",
+        )
 
 
 async def _take_author_material(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from keystone_action.runner.roots import CellRoots, Certificates, HostCheckouts, Roots
     from keystone_action.runner.secrets import SpecSecrets
     from keystone_action.runner.shared_services import Containers, Neighbours, ServicePool
-    from keystone_action.sandbox.protocol import SandboxProvider
+    from keystone_action.sandbox.processes.sandboxes import ProcessSandboxes
     from keystone_action.spec.loading.loaded_spec import LoadedSpec
     from keystone_action.spec.plan import Cell, Plan
 
@@ -177,7 +177,7 @@ class StartedRun:
     container_roots: Roots
     """Those of cells in containers."""
 
-    provider: SandboxProvider
+    provider: ProcessSandboxes
     """The process sandbox, which the author's own scripts run in too."""
 
     containers: Containers | None

@@ -198,6 +198,10 @@ def exit_code_of(run: RunResult, fail_on: str = "threshold") -> int:
     return EXIT_PASS
 
 
+_EGRESS: tuple[Literal["ports", "namespace", "container"], ...] = ("ports", "namespace", "container")
+"""From the weakest way to keep `network.egress: deny` to the strongest."""
+
+
 def weakest(sandboxes: Collection[SandboxInfo]) -> SandboxInfo:
     """What isolated every agent: of several machines, calls or sandboxes only what all of them had, and every sentence
     on what one of them can't do."""
@@ -211,6 +215,7 @@ def weakest(sandboxes: Collection[SandboxInfo]) -> SandboxInfo:
         isolation=isolation or ("none",),
         limits="watched" if any(sandbox.limits == "watched" for sandbox in chosen) else "enforced",
         not_enforced=tuple(dict.fromkeys(sentence for sandbox in sandboxes for sentence in sandbox.not_enforced)),
+        egress=next((way for way in _EGRESS if any(one.egress == way for one in sandboxes)), None),
     )
 
 

@@ -260,6 +260,9 @@ class SandboxInfo:
     limits: Literal["enforced", "watched"] = "watched"
     not_enforced: ResultTexts = ()
     """Sentences for the report's head."""
+    egress: Literal["container", "namespace", "ports"] | None = None
+    """What keeps `network.egress: deny`: the network of containers, a network namespace, or rules for ports; the
+    weakest for the cells that ask for it, None where none does."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,11 @@ def test_sandbox_docker_without_base_takes_the_usual_image_and_says_so(tmp_path,
         ({"services": "[{name: cache, image: 'redis:7'}]"}, (), "service cache (image: redis:7) needs a Docker engine"),
         ({"services": "[{name: my, type: mysql}]"}, (), "service my (type: mysql) needs a Docker engine"),
         ({}, ("--sandbox", "docker"), "--sandbox docker needs a Docker engine"),
-        ({"network": "{egress: {default: deny}}"}, (), "network.egress: deny can't be kept by the process sandbox"),
+        (
+            {"network": "{egress: {default: deny, allow: [example.com]}}"},
+            (),
+            "network.egress.allow can't be kept by the process sandbox",
+        ),
         ({"base": "python:3.12-slim"}, ("--sandbox", "process"), "asks for a container"),
     ],
 )

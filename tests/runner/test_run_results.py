@@ -35,8 +35,15 @@ def test_what_this_process_cannot_do_is_said_of_each_sandbox(tmp_path: Path) -> 
         facilities=SimpleNamespace(images={"boxed": "image"}),
         specs=(),
     )
-    provider: Any = SimpleNamespace(isolation=("user",), not_enforced=("no Landlock",))
-    specs: list[Any] = [SimpleNamespace(id=name, resources=SimpleNamespace(disk=1)) for name in ("boxed", "plain")]
+    networks = SimpleNamespace(way="ports")
+    provider: Any = SimpleNamespace(isolation=("user",), not_enforced=("no Landlock",), networks=networks)
+    specs: list[Any] = [
+        SimpleNamespace(id=name, resources=SimpleNamespace(disk=1), egress=SimpleNamespace(default="deny"))
+        for name in ("boxed", "plain")
+    ]
     boxed, plain = (sandbox_of(planned, provider, spec) for spec in specs)
     assert (boxed.kind, boxed.not_enforced) == ("docker", (WATCHED_DISK, "secrets stay readable"))
     assert (plain.kind, plain.not_enforced) == ("process", ("no Landlock", "secrets stay readable"))
+    assert (boxed.egress, plain.egress) == ("container", "ports")
+    specs[1].egress.default = "allow"
+    assert sandbox_of(planned, provider, specs[1]).egress is None

@@ -61,16 +61,22 @@ def test_a_command_is_timed_from_before_its_start(monkeypatch: pytest.MonkeyPatc
     """Its limit begins when it has started; by then a short one may have ended."""
     times: list[float] = []
 
-    def spawn(*_: object) -> int:
+    def spawn(*_: object) -> confine.Spawned:
         times.append(time.monotonic())
         if len(times) == 1:
             raise confine.NoRoom(errno.EAGAIN)
         times.append(time.monotonic())
-        return 17
+        return confine.Spawned(17, None, None)
 
     monkeypatch.setattr(confine, "take_on_for_good", lambda _: None)
     monkeypatch.setattr(confine, "spawn", spawn)
-    one = SimpleNamespace(_request={}, _seen=None, _start_time=time.monotonic(), _has_hung_up=lambda: False)
+    one = SimpleNamespace(
+        _request={},
+        _seen=None,
+        _start_time=time.monotonic(),
+        _has_hung_up=lambda: False,
+        _open_network=lambda _: None,
+    )
     supervisor.Supervisor._spawn(cast("supervisor.Supervisor", one), 0, 1, 2)
     refused, entered, left = times
     assert refused < one._spawn_time <= entered <= left <= one._start_time

@@ -1,6 +1,6 @@
 """The command, started from where people start it: as root or a plain user, in a control group with a cap on processes
 (as podman, Kubernetes and systemd make one), with a key in the session's and the user's keyring, on a machine that lets
-nobody make a user namespace (as Ubuntu does, and Docker in its containers)."""
+nobody make namespaces of users or networks (as Ubuntu does, and Docker in its containers)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,8 @@ if not namespaces:
     os.write(enter, b".")
     os.read(mapped, 1)
     os.wait()
-    open("/proc/sys/user/max_user_namespaces", "w").write("0")
+    for kind in ("user", "net"):
+        open(f"/proc/sys/user/max_{kind}_namespaces", "w").write("0")
 if group:
     open(group + "/cgroup.procs", "w").write(str(os.getpid()))
 if user != "0":
@@ -132,7 +133,7 @@ def run_in(
     namespaces: bool = True,
 ) -> subprocess.CompletedProcess[bytes]:
     """Run a program in the group, as root or as this user, with this key in its keyrings. namespaces: whether it can
-    make user namespaces."""
+    make namespaces of users and networks."""
     how = (group or "", key, "yes" if namespaces else "", user)
     words = [str(word) for word in (sys.executable, "-c", _START, *how, *argv)]
     environ = {**ENVIRONMENT, "PYTHONPATH": python_path()}

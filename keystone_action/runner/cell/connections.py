@@ -3,12 +3,14 @@ before its agent and detached after its checks."""
 
 from __future__ import annotations
 
+import ipaddress
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
@@ -115,6 +117,15 @@ class Connections:
     def mcp_servers(self, services: Sequence[Service]) -> dict[str, str]:
         """The URLs of the MCP servers among these services, for the agent."""
         return {one.name: self.addresses[one.name].url for one in services if one.kind == "mcp_mock"}
+
+    def ways_out(self) -> list[tuple[str, int]]:
+        """The addresses on this machine of what the cell may reach where all else is closed to it. Raises HarnessError
+        for one that is not on this machine."""
+        found = [(f"service {name}", one.host, one.port) for name, one in self.addresses.items() if one.host]
+        if self.models is not None:
+            urls = [(name, urlsplit(one.url)) for name, one in self.models.gateway.addresses.items()]
+            found += [(f"gateway {name}", url.hostname or "", url.port) for name, url in urls]
+        return [_on_this_machine(*one) for one in found]
 
     async def settle_proxy(self, running: RunningCell) -> None:
         """What was asked of the proxy so far is in the audit log, where a rule reads that."""
@@ -363,6 +374,20 @@ class _Attachments:
         async with anyio.create_task_group() as group:
             for block in self._blocks:
                 group.start_soon(block.__aexit__, None, None, None)
+
+
+def _on_this_machine(what: str, host: str, port: int | None) -> tuple[str, int]:
+    try:
+        address = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host)
+    except ValueError:
+        address = None
+    if address is None or address.version != 4 or not address.is_loopback or port is None:
+        raise HarnessError(
+            f"{what} is at {host}:{port}: with network.egress: deny the process sandbox reaches addresses of this"
+            " machine's loopback alone (127.0.0.1)",
+            help="set base, so that the cell is in a container, whose network has a relay to it",
+        )
+    return str(address), port
 
 
 def addresses_used(service: Service) -> frozenset[str]:

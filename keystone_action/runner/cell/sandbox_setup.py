@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import anyio
 
@@ -35,6 +35,7 @@ from keystone_action.runner.cell.shared_copies import SetupSteps, fingerprint
 from keystone_action.runner.preflight import readable_folders, with_search_path
 from keystone_action.runner.roots import make_readable
 from keystone_action.runner.started_run import run_shielded
+from keystone_action.sandbox.processes.network import ClosedProvider
 from keystone_action.sandbox.programs import started_program
 from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
 from keystone_action.spec.expressions import leaves
@@ -209,7 +210,11 @@ class _SandboxMaking:
             found = variables.of_command(sandbox.workspace_inside)
             environment = {**base, **certificates.variables, **found, **setup.env}
             await _run_commands_once(_SetupCommands(running, setup, sandbox, self.task.folders, environment))
-        return self._opened(sandbox, run.provider, readable, variables, base)
+        if running.spec.egress.default != "deny":
+            return self._opened(sandbox, run.provider, readable, variables, base)
+        sandbox.network = run.provider.networks.closed(self.connections.ways_out())
+        provider = ClosedProvider(run.provider, sandbox.network)
+        return self._opened(sandbox, cast("SandboxProvider", provider), readable, variables, base)
 
     async def in_container(self, provider: DockerSandboxes) -> OpenedSandbox:
         running, stack = self.running, self.stack

@@ -179,7 +179,9 @@ def _trace_of_checks(prepared: Prepared, declared: Trace | None) -> Trace | None
     (contract, 5.6 "Which trace checks read"). Raises OSError where our copy can't be written."""
     running, models = prepared.running, prepared.connections.models
     egress = running.spec.egress
-    is_only_way = egress.default == "deny" and not egress.allow
+    is_denied = egress.default == "deny"
+    by_ports = is_denied and running.image is None and running.run.provider.networks.way == "ports"
+    is_only_way = is_denied and not egress.allow and not by_ports
     if models is None or not (models.gateway.ledger.answered or is_only_way):
         return declared
     from keystone_action.evidence.trace import write_trace
@@ -191,9 +193,8 @@ def _trace_of_checks(prepared: Prepared, declared: Trace | None) -> Trace | None
         running.progress.note(*differences(seen, declared))
         seen = with_declared(seen, declared)
     if running.spec.forbidden.needs_trace and not is_only_way:
-        running.progress.note(
-            "forbidden.tools and forbidden.commands hold as far as the gateway saw: network.egress is open"
-        )
+        why = "network.egress is denied by ports" if by_ports else "network.egress is open"
+        running.progress.note(f"forbidden.tools and forbidden.commands hold as far as the gateway saw: {why}")
     write_trace(seen, running.roots.trace)
     return seen
 

@@ -59,9 +59,9 @@ class Channel:
         if sent < len(data):
             await asyncio.get_running_loop().sock_sendall(self._socket, data[sent:])
 
-    async def send(self, message: object) -> None:
-        """Raises OSError when the supervisor is gone."""
-        await asyncio.get_running_loop().sock_sendall(self._socket, wire.pack(message))
+    async def send(self, message: object, mark: bytes = b"") -> None:
+        """mark: of a first message. Raises OSError when the supervisor is gone."""
+        await asyncio.get_running_loop().sock_sendall(self._socket, mark + wire.pack(message))
 
     async def receive(self) -> tuple[dict[str, Any], bytes] | None:
         """The next message with its raw bytes, None when the supervisor is gone."""
@@ -187,6 +187,22 @@ class LauncherClient:
                 await asyncio.sleep(0.001)  # its queue is full: it is forking as fast as it can
             else:
                 return
+
+    async def closed_networks(self) -> list[wire.ClosedNetworkWay]:
+        """The ways to close a command's network that this machine has, found by trying them, the better one first.
+        Raises SandboxError."""
+        channel = await self.supervisor()
+        try:
+            await channel.send({"probe": "network"}, wire.MARK)
+            answer = await channel.receive()
+        except OSError:
+            answer = None
+        finally:
+            channel.close()
+        if answer is None:
+            raise SandboxError("the sandbox's supervisor was killed")
+        found: list[wire.ClosedNetworkWay] = answer[0]["closed"]
+        return found
 
     async def close(self) -> None:
         """Let it end what is left, and wait for that. Twice does no harm."""
@@ -349,7 +365,7 @@ class ServiceProcess:
             uid=uid, groups=[], guard=lease.guard if lease else None, rules=None, lasting_rules=[],
             timeout=None, memory=None, disk=None, pids=None, disk_roots=[],
             head=0, tail=0, whole=[], unix_sockets=True, service=True,
-            lists_processes=False, others=None,
+            lists_processes=False, others=None, closed=None, reachable=[],
         )  # fmt: skip
         stdin = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         channel = None

@@ -20,9 +20,10 @@ import resource
 import signal
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 from keystone_action.errors import caused_by_agent
-from keystone_action.sandbox.processes import landlock, process_tree, seccomp
+from keystone_action.sandbox.processes import closed_network, landlock, process_tree, seccomp
 from keystone_action.sandbox.processes.credentials import become, drop_all_capabilities, empty_bounding_set
 from keystone_action.sandbox.processes.wire import CommandRequest
 from keystone_action.system import shortage
@@ -77,19 +78,33 @@ class NoRoom(Exception):  # noqa: N818 - an outcome: it may be tried again
         self.code = code
 
 
-def spawn(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int:
-    """Start the command. Returns its process number. Raises CommandRefused, NoRoom, or OSError where confining it
-    failed."""
-    outcome: list[int | BaseException] = []
+class Spawned(NamedTuple):
+    """A command that was started, and what closes its network."""
+
+    pid: int
+    namespace: closed_network.Namespace | None
+    notices: int | None
+    """Where it asks for sockets."""
+
+
+def spawn(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> Spawned:
+    """Start the command. Raises CommandRefused, NoRoom, or OSError where confining it failed."""
+    outcome: list[Spawned | BaseException] = []
     done = _thread.allocate_lock()
     done.acquire()
 
     def life() -> None:
+        namespace = notices = None
         try:
             _unblock_signals()
-            _confine(request)
-            outcome.append(_start(request, stdin, stdout, stderr))
+            namespace = _leave_network(request)
+            notices = _confine(request)
+            outcome.append(Spawned(_start(request, stdin, stdout, stderr), namespace, notices))
         except BaseException as error:  # noqa: BLE001 - raised again below
+            if namespace is not None:
+                namespace.close()
+            if notices is not None:
+                os.close(notices)
             outcome.append(error)
         finally:
             done.release()
@@ -102,13 +117,13 @@ def spawn(request: CommandRequest, stdin: int, stdout: int, stderr: int) -> int:
     result = outcome[0]
     if isinstance(result, BaseException):
         raise result
-    _prefer_as_victim(result)
+    _prefer_as_victim(result.pid)
     return result
 
 
 def prepare_for_another(request: CommandRequest) -> None:
     """Do now what a further request that is like this one would have to wait for."""
-    if request["rules"] is not None:
+    if request["rules"] is not None and request["closed"] != "ports":
         with contextlib.suppress(OSError):  # then the next one does it, and tells
             landlock.prepare_ruleset(request["lasting_rules"], _landlock_abi)
 
@@ -122,8 +137,15 @@ def can_change_user(uid: int) -> bool:
     return True
 
 
-def _confine(request: CommandRequest) -> None:
-    """What is of one command, and of its thread alone; the rest was taken on by the supervisor."""
+def _leave_network(request: CommandRequest) -> closed_network.Namespace | None:
+    if request["closed"] != "namespace":
+        return None
+    return closed_network.enter_namespace([(host, port) for host, port in request["reachable"]])
+
+
+def _confine(request: CommandRequest) -> int | None:
+    """What is of one command, and of its thread alone; the rest was taken on by the supervisor. Returns where it asks
+    for sockets, if it does."""
     os.setpriority(os.PRIO_PROCESS, 0, _priority)  # a thread's own, too
     if not _is_filtered(request):
         seccomp.leave_session_keyring()
@@ -133,8 +155,11 @@ def _confine(request: CommandRequest) -> None:
         landlock.shut_in([*request["rules"], *request["lasting_rules"]], request["others"])
     if _is_confined(request):
         drop_all_capabilities()
+    by_port = request["closed"] == "ports"
     if request["rules"] is not None:
-        landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"])
+        ports = [port for _, port in request["reachable"]] if by_port else None
+        landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"], ports)
+    return seccomp.notify_of_sockets() if by_port else None
 
 
 def _is_confined(request: CommandRequest) -> bool:
@@ -238,7 +263,7 @@ def _give_up(request: CommandRequest) -> None:
     The supervisor leaves the session keyring before the calls that would lead back to one are gone: its commands can
     neither look into its own nor put anything there."""
     seccomp.leave_session_keyring()
-    if request["others"] is not None:
+    if request["others"] is not None or (request["closed"] == "namespace" and os.geteuid() != 0):
         landlock.enter_user_namespace()
     confined, filtered = _is_confined(request), _is_filtered(request)
     if confined:
@@ -251,6 +276,7 @@ def _give_up(request: CommandRequest) -> None:
             system_v=not of_our_user,
             unix_sockets=request["unix_sockets"],
             attributes=not of_our_user or request["others"] is not None,
+            closed=request["closed"],
         )
 
 

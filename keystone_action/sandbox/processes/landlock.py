@@ -48,7 +48,10 @@ _ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS = 0b11  # ABI 6
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
-_RULE_PATH_BENEATH = 1
+_RULE_PATH_BENEATH, _RULE_NET_PORT = 1, 2
+_CONNECT_TCP = 2
+WITH_PORTS = 4
+"""The version of the interface that has rules for TCP."""
 _PR_SET_NO_NEW_PRIVS = 38
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -92,19 +95,24 @@ def _handled_rights(version: int) -> int:
     return {1: (1 << 13) - 1, 2: (1 << 14) - 1}.get(version, (1 << 15) - 1)
 
 
-def restrict(rules: list[tuple[str, int]], version: int, lasting: list[tuple[str, int]] | None = None) -> None:
+def restrict(
+    rules: list[tuple[str, int]],
+    version: int,
+    lasting: list[tuple[str, int]] | None = None,
+    ports: list[int] | None = None,
+) -> None:
     """Leave this thread, for good, no files but those below the rules' paths, with the access given there.
 
     Paths that don't exist are skipped. What `lasting` rules name is opened once and kept open. With ABI 6 and later it
-    can't signal processes outside either, nor connect to their abstract sockets. no_new_privileges() must have been
-    called. Raises OSError.
+    can't signal processes outside either, nor connect to their abstract sockets. ports: those that it may connect to
+    by TCP, None without a limit. no_new_privileges() must have been called. Raises OSError.
     """
     global _prepared
     handled = _handled_rights(version)
-    if _prepared is not None and _prepared.lasting == (lasting or []):
+    if ports is None and _prepared is not None and _prepared.lasting == (lasting or []):
         ruleset, _prepared = _prepared.ruleset, None
     else:
-        ruleset = _new_ruleset(lasting or [], version)
+        ruleset = _new_ruleset(lasting or [], version, ports)
     try:
         for path, access in rules:
             target = _open(path)
@@ -123,13 +131,15 @@ def prepare_ruleset(lasting: list[tuple[str, int]], version: int) -> None:
         _prepared = _Prepared(lasting, _new_ruleset(lasting, version))
 
 
-def _new_ruleset(lasting: list[tuple[str, int]], version: int) -> int:
+def _new_ruleset(lasting: list[tuple[str, int]], version: int, ports: list[int] | None = None) -> int:
     """A ruleset with the lasting rules, which takes further ones: each is for one command alone."""
     handled = _handled_rights(version)
     if version >= 6:
         attributes = struct.pack("QQQ", handled, 0, _SCOPE_ABSTRACT_SOCKETS_AND_SIGNALS)
     else:
         attributes = struct.pack("Q", handled)
+    if ports is not None:
+        attributes = struct.pack("QQ", handled, _CONNECT_TCP) + attributes[16:]
     ruleset = _check(
         _libc.syscall(_CREATE_RULESET, attributes, ctypes.c_size_t(len(attributes)), 0), "landlock_create_ruleset"
     )
@@ -138,6 +148,9 @@ def _new_ruleset(lasting: list[tuple[str, int]], version: int) -> int:
             if path not in _kept:
                 _kept[path] = _open(path)
             _add_rule(ruleset, path, _kept[path], access & handled)
+        for port in ports or ():
+            rule = struct.pack("=QQ", _CONNECT_TCP, port)
+            _check(_libc.syscall(_ADD_RULE, ruleset, _RULE_NET_PORT, rule, 0), f"landlock_add_rule for port {port}")
     except BaseException:
         os.close(ruleset)
         raise

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 
 from keystone_action.files.removal import remove_tree
@@ -164,36 +163,15 @@ def _refuse(channel: int, sentence: str) -> None:
 def _probe(first: int, count: int) -> dict[str, object]:
     """What this machine lets us do, found by doing it in a process of its own: {landlock: ABI, setuid: bool,
     seccomp: bool, mounts: bool}."""
-    setuid = count > 0 and _succeeds(lambda: confine.can_change_user(first + count - 1))
+    setuid = count > 0 and process_tree.succeeds(
+        lambda: confine.can_change_user(first + count - 1), supervisor.PATIENCE
+    )
     return {
-        "landlock": landlock.abi() if _succeeds(_confine_to_nothing) else 0,
+        "landlock": landlock.abi() if process_tree.succeeds(_confine_to_nothing, supervisor.PATIENCE) else 0,
         "seccomp": confine.HAS_SECCOMP,
         "setuid": setuid,
-        "mounts": not setuid and _succeeds(landlock.can_make_mounts),
+        "mounts": not setuid and process_tree.succeeds(landlock.can_make_mounts, supervisor.PATIENCE),
     }
-
-
-def _succeeds(action: Callable[[], bool]) -> bool:
-    """Raises OSError when the machine has no process for it."""
-    pid = _fork_at_last()
-    if pid == 0:
-        code = 1
-        try:
-            code = 0 if action() else 1
-        finally:
-            os._exit(code)
-    return os.waitpid(pid, 0)[1] == 0
-
-
-def _fork_at_last() -> int:
-    given_up = time.monotonic() + supervisor.PATIENCE
-    while True:
-        try:
-            return os.fork()
-        except OSError:
-            if time.monotonic() > given_up:
-                raise
-            time.sleep(_PAUSE)
 
 
 def _confine_to_nothing() -> bool:

@@ -216,6 +216,7 @@ def unlinked_files(pid: int) -> dict[tuple[int, int], int] | None:
     return found
 
 
+_PAUSE = 0.02
 DEADLINE = 10.0
 """Seconds after which a process that won't go (stuck in the kernel) is reported instead of waited for."""
 
@@ -291,3 +292,25 @@ def drain(descriptor: int) -> None:
             pass
     except BlockingIOError:
         pass
+
+
+def succeeds(action: Callable[[], bool], patience: float) -> bool:
+    """What `action` returns in a process of its own, which has it all to itself; False where it raises. patience:
+    seconds for which a process that the machine refuses is tried again. Raises OSError when it has none."""
+    given_up = time.monotonic() + patience
+    while True:
+        try:
+            pid = os.fork()
+        except OSError:
+            if time.monotonic() > given_up:
+                raise
+            time.sleep(_PAUSE)
+        else:
+            break
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if action() else 1
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0

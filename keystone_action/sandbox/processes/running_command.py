@@ -1,5 +1,5 @@
-"""A command of the process sandbox that is talked to while it runs, over this machine's loopback interface; and one
-that makes a connection for us."""
+"""A command of the process sandbox that is talked to while it runs, over this machine's loopback interface or that of
+its own network namespace; and one that makes a connection for us."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from keystone_action.errors import SandboxError
 from keystone_action.sandbox.dialing import DIALER, CannotDial, await_connection
-from keystone_action.sandbox.protocol import TABLES, Listener, RunningCommand, listeners
+from keystone_action.sandbox.protocol import TABLES, RunningCommand, listeners
 from keystone_action.system.command import Command
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.own_programs import OwnPython
     from keystone_action.sandbox.processes.client import Channel
+    from keystone_action.sandbox.processes.network import NamespaceRelay
     from keystone_action.sandbox.protocol import ServedConnection
     from keystone_action.system.command import Completed
 
@@ -30,7 +31,10 @@ class Stopper:
 
     def __init__(self) -> None:
         self.has_sent = False
+        self.relay: NamespaceRelay | None = None
+        """Of the command's network namespace, if it has one."""
         self._asked = False
+        self._is_stopped = False
         self._channel: Channel | None = None
 
     async def begin(self, channel: Channel) -> None:
@@ -43,14 +47,22 @@ class Stopper:
         """Its report has come: the supervisor may serve somebody else."""
         self._channel = None
 
+    async def send(self, message: object) -> None:
+        """To its supervisor, which serves nobody else afterwards: the message may come after its report. Raises
+        OSError."""
+        if self._channel is None:
+            raise ConnectionAbortedError("the command has ended")
+        self.has_sent = True
+        await self._channel.send(message)
+
     async def stop(self) -> None:
         """Kill it now, or as soon as it has been started."""
         self._asked = True
         await self._send()
 
     async def _send(self) -> None:
-        if self._channel is not None and not self.has_sent:
-            self.has_sent = True
+        if self._channel is not None and not self._is_stopped:
+            self._is_stopped = self.has_sent = True
             with contextlib.suppress(OSError):  # it ended meanwhile
                 await self._channel.send({"signal": int(signal.SIGKILL)})
 
@@ -66,7 +78,8 @@ class SupervisedCommand(RunningCommand):
     async def addresses(self, port: int) -> tuple[str, ...]:
         """See `RunningCommand.addresses`. Raises SandboxError when the port is somebody else's: another program took it
         since it was found free."""
-        found = list(_look(port))
+        relay = self._stopper.relay
+        found = list(listeners(_own_rows() if relay is None else relay.rows(), port))
         own = [one for one in found if self._uid is None or one.uid == self._uid]
         if found and not own:
             raise SandboxError(f"port {port} of this machine was taken by another program", help="run it again")
@@ -74,18 +87,20 @@ class SupervisedCommand(RunningCommand):
 
     async def connect(self, address: str, port: int) -> ServedConnection:
         """See `RunningCommand.connect`."""
+        if (relay := self._stopper.relay) is not None:
+            return await asyncio.open_connection(sock=await relay.connect(self._stopper, address, port))
         return await asyncio.open_connection(address, port)
 
     async def _end(self) -> None:
         await self._stopper.stop()
 
 
-def _look(port: int) -> list[Listener]:
+def _own_rows() -> list[str]:
     rows: list[str] = []
     for table in TABLES:
         with contextlib.suppress(OSError):  # no IPv6 here
             rows += Path(table).read_text(encoding="ascii").splitlines()
-    return list(listeners(rows, port))
+    return rows
 
 
 @contextlib.asynccontextmanager

@@ -22,6 +22,7 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
 from keystone_action.sandbox.processes import policy
 from keystone_action.sandbox.processes.client import Channel, LauncherClient
+from keystone_action.sandbox.processes.network import ClosedNetwork
 from keystone_action.sandbox.processes.running_command import Stopper, SupervisedCommand, dialed
 from keystone_action.sandbox.processes.wire import CommandRequest, WireMessage
 from keystone_action.sandbox.programs import listing_of_root
@@ -91,9 +92,12 @@ class ProcessSandbox:
         areas: Sequence[Path] = (),
         others: Path | None = None,
         may_share_files: Callable[[ProcessSandbox], bool] = lambda _: False,
+        network: ClosedNetwork | None = None,
         python: Callable[[], Awaitable[OwnPython]],
     ) -> None:
         self.loss = ""
+        self.network = network
+        """How it is closed; None while it is this machine's."""
         self.workspace = workspace
         self.workspace_inside = str(workspace)
         self.uid = lease.uid if lease else None
@@ -195,17 +199,22 @@ class ProcessSandbox:
         supplies.check(completed)
         return completed
 
-    async def _run(self, command: Command, stopper: Stopper, shown: Sequence[Path] = ()) -> Completed:
-        """shown: what this command may read besides."""
+    async def _run(self, command: Command, stopper: Stopper, shown: Sequence[Path] | None = None) -> Completed:
+        """shown: what a program of our own may read besides, which meets us at a Unix socket; None for others."""
         if self._closed:
             raise SandboxError("the sandbox has been closed")
         request = self._request(command)
+        if shown is not None:
+            request["unix_sockets"] = True
         if shown and self._rules is not None:
             request["rules"] = [*self._rules, *policy.own_rules((), [real_path(path) for path in shown])]
         self._enter_areas()
         with contextlib.ExitStack() as ours:
             passed = [_standard_input(command.stdin), *([self._lease.lock] if self._lease else [])]
             ours.callback(os.close, passed[0])
+            if self.network is not None and (relay := self.network.relay()) is not None:
+                stopper.relay = relay
+                passed.append(relay.passed)
             whole = [ours.enter_context(PipeToFile(one.path)) for one in command.kept_whole if one is not None]
             passed += [one.writer for one in whole]
             answer = await self._run_supervisor(request, passed, stopper)
@@ -241,12 +250,16 @@ class ProcessSandbox:
         self, request: CommandRequest, passed: list[int], stopper: Stopper
     ) -> tuple[WireMessage, bytes] | None:
         """The report of a supervisor, and the streams' bytes; None when it was killed."""
+        import anyio
+
         channel = await self._launcher.supervisor(request)
         self._channels.add(channel)
         self._quiet.clear()
         again = False
         try:
             await channel.request(request, passed)
+            if stopper.relay is not None:
+                stopper.relay.begin()
             await stopper.begin(channel)
             answer = await channel.receive()
             # One that was asked to stop may find that in its channel after its report.
@@ -258,6 +271,9 @@ class ProcessSandbox:
             raise
         finally:
             stopper.finish()
+            if stopper.relay is not None:
+                with anyio.CancelScope(shield=True):
+                    await stopper.relay.close()
             self._channels.discard(channel)
             if not self._channels:
                 self._quiet.set()
@@ -289,10 +305,12 @@ class ProcessSandbox:
             head=CAPTURE_HEAD,
             tail=CAPTURE_TAIL,
             whole=[None if one is None else (one.above, one.limit) for one in command.kept_whole],
-            unix_sockets=self._unix_sockets,
+            unix_sockets=self._unix_sockets and self.network is None,
             service=False,
             lists_processes=command.lists_processes,
             others=None if self._others is None else str(self._others),
+            closed=None if self.network is None else self.network.way,
+            reachable=[] if self.network is None else list(self.network.addresses),
         )
 
     def written_folders(self) -> tuple[Path, ...] | None:

@@ -28,6 +28,7 @@ from keystone_action.sandbox import trees
 from keystone_action.sandbox.own_programs import OwnPython, own_python
 from keystone_action.sandbox.processes import policy, system_v
 from keystone_action.sandbox.processes.client import LauncherClient, Launching, ServiceProcess, hide_memory
+from keystone_action.sandbox.processes.network import ProcessNetworks
 from keystone_action.sandbox.processes.sandbox import Private, ProcessSandbox
 from keystone_action.sandbox.protocol import Home
 from keystone_action.sandbox.users import Lease, Users, remove_left_behind, user_numbers
@@ -151,6 +152,8 @@ class ProcessSandboxes:
         self._rules: policy.Rules | None = None
         if landlock_abi:
             self._rules = policy.system_rules([*hidden, root]) + (policy.own_user_rules() if users else [])
+        isolates = users is not None or landlock_abi > 0
+        self.networks = ProcessNetworks(launcher, has_isolation=isolates, has_landlock=landlock_abi > 0)
         self._has_mounts = bool(landlock_abi) and launcher.mounts and users is None
         self._sandbox_count = 0
         self._readers: Lease | None = None
@@ -413,6 +416,7 @@ class ProcessSandboxes:
         for service in list(self._services):
             await service.stop(0)
         self._services.clear()
+        await asyncio.to_thread(self.networks.stop)
         await self.launcher.close()
         if self._readers:
             self._readers.release()

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import NoReturn, cast
 
 from keystone_action.files.kept_output import Stream
-from keystone_action.sandbox.processes import confine, process_tree, system_v, wire
+from keystone_action.sandbox.processes import closed_network, confine, process_tree, system_v, wire
 from keystone_action.sandbox.processes.credentials import User
 from keystone_action.sandbox.processes.watch import FIRST_LOOK, PAUSE, ProcessWatch, SeenProcesses
 from keystone_action.sandbox.processes.wire import CommandRequest, WireMessage
@@ -58,9 +58,13 @@ class _Stuck(Exception):  # noqa: N818 - ends the supervisor, nobody catches it
 def _serve_one(channel: socket.socket, wakeup: int) -> bool:
     """Whether it can serve another one."""
     mark, passed = wire.receive_descriptors(channel)
-    request = cast(CommandRequest | None, wire.receive(channel)) if mark else None
-    if request is None:
+    message = wire.receive(channel) if mark else None
+    if message is None:
         return False
+    if "probe" in message:
+        channel.sendall(wire.pack({"closed": _probe_network()}))
+        return False
+    request = cast(CommandRequest, message)
     supervisor = Supervisor(channel, wakeup, request)
     try:
         supervisor.start(passed)
@@ -80,6 +84,14 @@ def _serve_one(channel: socket.socket, wakeup: int) -> bool:
     if again:
         confine.prepare_for_another(request)
     return again
+
+
+def _probe_network() -> list[str]:
+    """The ways to close a command's network that this machine has, found by trying them, the better one first."""
+    if not confine.HAS_SECCOMP:
+        return []
+    ways = {"namespace": closed_network.can_make_namespace, "ports": closed_network.can_close_ports}
+    return [way for way, action in ways.items() if process_tree.succeeds(action, PATIENCE)]
 
 
 def _why(error: BaseException) -> str:
@@ -103,6 +115,9 @@ class Supervisor:
         self._seen = SeenProcesses() if request["lists_processes"] else None
         self._streams: list[Stream] = []
         self._pid = 0
+        self._spawned: confine.Spawned | None = None
+        self._doorway: socket.socket | None = None
+        """Where we are given what there is of a network namespace."""
         self._status: int | None = None
         self._refusal: WireMessage | None = None
         self._timed_out = False
@@ -119,7 +134,8 @@ class Supervisor:
         self._handlers: dict[int, Callable[[], None]] = {}
 
     def start(self, passed: list[int]) -> None:
-        """Start the command. passed: its standard input; for a service, the log; last, where all of a stream goes.
+        """Start the command. passed: its standard input; for a service, the log; for a network namespace, where we are
+        given what there is of it; last, where all of a stream goes.
 
         Raises OSError.
         """
@@ -129,7 +145,10 @@ class Supervisor:
         else:
             with contextlib.ExitStack() as stack:
                 wanted = self._request["whole"]
-                copies = iter(passed[len(passed) - sum(one is not None for one in wanted) :])
+                first_copy = len(passed) - sum(one is not None for one in wanted)
+                copies = iter(passed[first_copy:])
+                if self._request["closed"] == "namespace":
+                    self._doorway = socket.socket(fileno=os.dup(passed[first_copy - 1]))
                 writers = [self._pipe(stack, one and (next(copies), *one)) for one in wanted]
                 self._spawn(passed[0], *writers)
         self._listen(self._wakeup, self._child_signal)
@@ -160,7 +179,9 @@ class Supervisor:
         while True:
             self._spawn_time = time.monotonic()
             try:
-                self._pid = confine.spawn(self._request, stdin, stdout, stderr)
+                self._spawned = confine.spawn(self._request, stdin, stdout, stderr)
+                self._pid = self._spawned.pid
+                self._open_network(self._spawned)
             except confine.CommandRefused as refused:
                 self._refusal = {"refused": refused.message, "code": refused.code, "not_found": refused.not_found}
             except confine.NoRoom:
@@ -172,6 +193,37 @@ class Supervisor:
             if self._seen is not None and self._refusal is None:
                 self._seen.start(self._pid, self._request["argv"])
             return
+
+    def _open_network(self, spawned: confine.Spawned) -> None:
+        if spawned.namespace is not None and self._doorway is not None:
+            with contextlib.suppress(OSError):  # nobody waits for the command any more
+                socket.send_fds(self._doorway, [wire.MARK], spawned.namespace.passed)
+        if (notices := spawned.notices) is not None:
+            self._listen(notices, lambda: self._answer_notice(notices))
+
+    def _answer_notice(self, notices: int) -> None:
+        if not closed_network.answer_notice(notices, self._request["uid"]):
+            self._ignore(notices)
+
+    def _pass_socket(self, family: int) -> None:
+        """We want to connect to what listens in the command's network namespace."""
+        if self._spawned is None or self._spawned.namespace is None or self._doorway is None:
+            return
+        with contextlib.suppress(OSError):  # then we are told nothing, and wait no longer than for an answer
+            made = closed_network.make_socket_in(self._spawned.namespace.place, family)
+            try:
+                socket.send_fds(self._doorway, [wire.MARK], [made])
+            finally:
+                os.close(made)
+
+    def _close_network(self) -> None:
+        if self._doorway is not None:
+            self._doorway.close()
+        if self._spawned is not None and self._spawned.namespace is not None:
+            self._spawned.namespace.close()
+        if self._spawned is not None and self._spawned.notices is not None:
+            os.close(self._spawned.notices)
+        self._spawned = None
 
     def _has_hung_up(self) -> bool:
         """Whether nobody waits for the command any more."""
@@ -252,6 +304,8 @@ class Supervisor:
         if message is None:
             self._ignore(self._channel.fileno())
             self.abandoned = True
+        elif "socket" in message:
+            self._pass_socket(message["socket"])
         elif self._status is None:
             os.kill(self._pid, message["signal"])
 
@@ -285,6 +339,7 @@ class Supervisor:
         if self._status is None or not self.reap():
             self._ending = True
         gone = process_tree.end_descendants(self.reap, self._user, self._wakeup)
+        self._close_network()
         self._limit = self._limit or self._watch.judge_processes(self._leftovers)
         return gone
 

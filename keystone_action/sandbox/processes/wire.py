@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from typing import Any, TypedDict
+from typing import Any, Literal, Protocol, TypedDict
 
 HEADER = struct.Struct("!II")
 """Length in bytes of the JSON text and of what follows it."""
@@ -19,6 +19,12 @@ MARK = b"."
 """What file descriptors are sent with where only they matter."""
 
 _MOST_PASSED = 8
+
+
+class Sender(Protocol):
+    """What messages are sent with."""
+
+    async def send(self, message: object) -> None: ...
 
 
 class CommandRequest(TypedDict):
@@ -61,9 +67,14 @@ class CommandRequest(TypedDict):
     """Whether the report says which processes there were."""
     others: str | None
     """Where other cells have their files, for a command that gets mounts of its own (`shut_in`)."""
+    closed: ClosedNetworkWay | None
+    """How its network is closed (`closed_network`); None where it is this machine's."""
+    reachable: list[tuple[str, int]]
+    """The addresses that lead out of a closed one."""
 
 
-LastingPart = tuple[int | None, int | None, bool, bool, bool, bool, bool]
+ClosedNetworkWay = Literal["namespace", "ports"]
+LastingPart = tuple[int | None, int | None, bool, bool, bool, bool, bool, ClosedNetworkWay | None]
 
 
 def lasting_part(request: CommandRequest) -> LastingPart:
@@ -72,7 +83,7 @@ def lasting_part(request: CommandRequest) -> LastingPart:
     user, confined_files = request["uid"] is not None, request["rules"] is not None
     own_mounts = request["others"] is not None
     kind = request["unix_sockets"], request["service"]
-    return request["disk"], request["pids"], user, confined_files, own_mounts, *kind
+    return request["disk"], request["pids"], user, confined_files, own_mounts, *kind, request["closed"]
 
 
 def pack(message: object, blob: bytes = b"") -> bytes:

@@ -184,14 +184,14 @@ class Egress(StrictModel):
     """Where the agent, and checks that execute what it left, may connect to."""
 
     default: Literal["allow", "deny"] = "allow"
-    """`deny`: nowhere but to the services of the spec and what `allow` names. It needs `base`; the process sandbox,
-    whose network is this machine's, refuses it. `allow`: anywhere.
+    """`deny`: nowhere but to the services of the spec and what `allow` names. Without `base` a network namespace keeps
+    it, or rules for ports; where this machine has neither, the run is refused. `allow`: anywhere.
 
     Example: `deny`
     """
     allow: list[AllowedHostText] = Field(default_factory=list)
     """Hosts that are allowed with `default: deny`: `host`, `*.example.com` or an address, with `:port` or without (80
-    and 443). They are reached through a proxy, which writes each decision into the cell's audit log.
+    and 443). They are reached through a proxy, which writes each decision into the cell's audit log. It needs `base`.
 
     Example: `[api.anthropic.com, "*.example.com:8443"]`
     """
