@@ -133,6 +133,7 @@ def test_observing_and_executing_checks_of_an_agent_in_a_container(inside):
         "isolation": ["container"],
         "limits": "enforced",
         "not_enforced": [],
+        "egress": None,
     }
     assert called.document["substituted"] == []
     assert "database system is ready" in (called.output / "services" / "db.log").read_text()
