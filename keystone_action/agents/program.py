@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.agents.result import MalformedResult, parse_result
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import Address, AgentRun, LongText, TooMuchPrinted
+from keystone_action.evidence.model import Address, AgentRun, AgentTurn, LongText, TooMuchPrinted
 from keystone_action.files.paths import PathProblem, open_inside, read_head_inside
 from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
 from keystone_action.sandbox.protocol import Sandbox, ShortageError
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
 
     from keystone_action.gateway.upstreams import ModelAddress
 
+
+class ProgramMissing(HarnessError):  # noqa: N818 - the agent's own doing, where it ran a turn before
+    """The agent's program is not in the sandbox."""
+
+
 PROMPT_VARIABLE_LIMIT = 100 << 10
 """Bytes: a longer prompt is in KEYSTONE_PROMPT_FILE only (spec 5.2; the kernel's limit for one variable is 128 KiB)."""
 
@@ -52,17 +57,19 @@ def agent_environment(
     model_variables: Mapping[str, str] | None = None,
     setup_env: Mapping[str, str] | None = None,
     agent_env: Mapping[str, str] | None = None,
+    turn: int | None = None,
 ) -> dict[str, str]:
     """The variables, later ones winning: KEYSTONE_*, the seed, those of models, `setup.env`, `agent.env`.
 
-    prompt_file and workspace as code inside the sandbox sees them. Raises HarnessError for a variable that no process
-    can be given (a NUL character, an empty name).
+    prompt_file and workspace as code inside the sandbox sees them. turn: of a conversation, counted from 1. Raises
+    HarnessError for a variable that no process can be given (a NUL character, an empty name).
     """
     variables = {
         "KEYSTONE_PROMPT": prompt,
         "KEYSTONE_PROMPT_FILE": str(prompt_file),
         "KEYSTONE_WORKSPACE": workspace,
         **service_environment(services or {}),
+        **({} if turn is None else {"KEYSTONE_TURN": str(turn)}),
     }
     if len(prompt_bytes(prompt)) > PROMPT_VARIABLE_LIMIT or "\0" in prompt:
         del variables["KEYSTONE_PROMPT"]
@@ -256,10 +263,14 @@ class AgentCall:
     """What `task.system` says; empty where it says nothing."""
     lists_processes: bool = False
     """Whether the run says which processes there were."""
+    converses: bool = False
+    """Whether this call is a turn of a conversation, so that another one may follow it."""
     turn: int = 1
-    """The turn of the conversation that this call is, counted from 1."""
+    """The turn that it is, counted from 1."""
     earlier: tuple[AgentRun, ...] = ()
     """The runs of the turns before it, in order: the last one has the session to go on with."""
+    history: tuple[AgentTurn, ...] = ()
+    """The same turns, with what was said."""
 
     def command(self, agent: AgentBase, argv: Sequence[str], stdin: bytes | None = None) -> Command:
         """The agent's command with everything that all agents have in common."""
@@ -305,6 +316,18 @@ def write_inputs(directory: Path, prompt: str, agent: AgentBase, library: Callab
     return inputs
 
 
+def write_prompt(inputs: Inputs, prompt: str, turn: int) -> Inputs:
+    """What is said in a later turn, in a file of its own: that of the first turn is the task's prompt, for checks too.
+    Raises HarnessError."""
+    path = inputs.directory / f"prompt-{turn}.txt"
+    try:
+        path.write_bytes(prompt_bytes(prompt))
+        path.chmod(0o644)
+    except OSError as error:
+        raise HarnessError(f"the prompt can't be written to {path}: {error.strerror or error}") from error
+    return replace(inputs, prompt_file=path)
+
+
 async def run_program(agent: AgentBase, sandbox: Sandbox, task: AgentCall, argv: Sequence[str]) -> AgentRun:
     """Run argv as the agent, its answer taken by `agent.output`. Raises HarnessError when argv[0] does not exist."""
     completed, shortage = await run_to_end(sandbox, task.command(agent, argv), task.stop)
@@ -327,13 +350,13 @@ async def run_to_end(sandbox: Sandbox, command: Command, stop: asyncio.Event | N
 
 
 def require_found(completed: Completed, program: str, sandbox: Sandbox, help: str = "") -> None:  # noqa: A002 - as in errors
-    """Raise HarnessError when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
+    """Raise ProgramMissing when the program did not exist: exit 3 by spec 5.1, never the agent's failure."""
     if not completed.not_found:
         return
     place = sandbox.find_hidden(program)
     if place is not None:
-        raise HarnessError(f"the agent's program {sentence_on_hidden(program, place)}", help=ways_to_show(place))
-    raise HarnessError(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
+        raise ProgramMissing(f"the agent's program {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+    raise ProgramMissing(f"the agent's program {program} is not in this sandbox", help=help or _advice(program))
 
 
 def _advice(program: str) -> str:

@@ -14,16 +14,18 @@ import json
 import os
 import re
 import secrets
+import uuid
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from keystone_action.agents.presets.preset import LATEST, Preset, load_preset, with_preset
+from keystone_action.agents.presets.preset import LATEST, Preset, Resumption, load_preset, with_preset
 from keystone_action.agents.program import (
     STDOUT,
     AgentCall,
+    ProgramMissing,
     record_run,
     require_found,
     run_program,
@@ -33,7 +35,7 @@ from keystone_action.agents.program import (
 )
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.model import AgentRun, AgentTurn, TooMuchPrinted
 from keystone_action.files.paths import PathMissing, PathProblem, open_inside, read_inside
 from keystone_action.sandbox.programs import sentence_on_hidden, started_program, ways_to_show
 from keystone_action.sandbox.protocol import Sandbox
@@ -51,7 +53,7 @@ from keystone_action.spec.models.agents import (
 from keystone_action.system.command import Command
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from keystone_action.sandbox.protocol import Sandbox
     from keystone_action.spec.models.agents import PresetAgent
@@ -113,12 +115,19 @@ def _advice(command: str, sandbox: Sandbox) -> str:
 
 _VERSION_SECONDS = 60.0
 _HOME_FILES = "home"
-_WITH_HOME_FILES = 'cp -R "$0"/. "$HOME" && exec "$@"'
+_COPY_HOME_FILES = 'cp -R "$0"/. "$HOME"'
 
 
 async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:
     """Run a known agent. Raises HarnessError when its program is missing, or the gateway has no provider for it."""
     preset = load_preset(agent.type)
+    talk = preset.conversation if task.converses else None
+    if task.converses and talk is None:
+        raise HarnessError(f"{preset.title} can't go on with a conversation")
+    session = _session(talk, task)
+    is_later = talk is not None and task.turn > 1
+    if talk is not None and is_later and talk.session and not session:
+        return AgentRun(exit_code=1, problem=f"{preset.title} named no session that this turn could go on with")
     command = preset.command(
         agent,
         task.gateways,
@@ -126,26 +135,44 @@ async def run_preset(agent: PresetAgent, sandbox: Sandbox, task: AgentCall) -> A
         prompt_file=task.inputs.prompt_file,
         environment={**sandbox.environment, **task.environment},
         mcp_servers=task.mcp_servers,
+        turn=() if talk is None else talk.next if is_later else talk.first,
+        session=session,
     )
     environment = {**command.environment, **task.environment}
     await _require(preset, agent.binary or preset.program, sandbox, environment.get("PATH"))
-    await _require_version(preset, agent, sandbox, environment)
-    argv = command.argv
+    if not is_later:
+        await _require_version(preset, agent, sandbox, environment)
+    before, place = [], task.inputs.directory
+    if talk is not None and is_later:
+        before.append(talk.clean_up(command.home_files))
     if command.home_files:
         place = _write(task.inputs.directory / _HOME_FILES, command.home_files)
-        argv = ("/bin/sh", "-c", _WITH_HOME_FILES, str(place), *argv)
-    return await run_program(with_preset(agent), sandbox, replace(task, environment=environment), argv)
+        before.append(_COPY_HOME_FILES)
+    argv = command.argv
+    if before:
+        argv = ("/bin/sh", "-c", " && ".join([*before, 'exec "$@"']), str(place), *argv)
+    run = await run_program(with_preset(agent), sandbox, replace(task, environment=environment), argv)
+    printed = talk is not None and talk.session == "printed" and not is_later
+    return replace(run, session=talk.session_of(run.stdout) if talk is not None and printed else session)
+
+
+def _session(talk: Resumption | None, task: AgentCall) -> str:
+    """The id of the session that this turn begins or goes on with; empty where there is none, or none yet."""
+    if task.earlier:
+        known = task.earlier[-1].session
+        return known if isinstance(known, str) else ""
+    return str(uuid.UUID(bytes=secrets.token_bytes(16), version=4)) if talk and talk.session == "chosen" else ""
 
 
 async def _require(preset: Preset, program: str, sandbox: Sandbox, search_path: str | None) -> None:
-    """Raises HarnessError for a program that the sandbox has not."""
+    """Raises ProgramMissing for a program that the sandbox has not."""
     if await anyio.to_thread.run_sync(sandbox.which, program, search_path) is not None:
         return
     place = sandbox.find_hidden(program)
     if place is not None:
-        raise HarnessError(f"{preset.title}: {sentence_on_hidden(program, place)}", help=ways_to_show(place))
+        raise ProgramMissing(f"{preset.title}: {sentence_on_hidden(program, place)}", help=ways_to_show(place))
     install = f"`{preset.install_command()}`"
-    raise HarnessError(
+    raise ProgramMissing(
         f"{preset.title}: its program {program} is not in this sandbox",
         help=f"with `base:`, use an image that has it or install it by setup.commands: {install}; without, install it "
         f"on this machine: {install}, and show its folder by resources.readable where the sandbox hides that",
@@ -199,7 +226,7 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: AgentCall) -> A
         "entrypoint": agent.entrypoint,
         "directory": str(task.agent_directory),
         "input": task.prompt,
-        "context": None if task.context is None else dict(task.context),
+        "context": None if task.context is None else {**task.context, "history": _history(task.history)},
         "result": result_name,
         "stdin": agent.stdin == "prompt",
         "library": str(task.inputs.library),
@@ -220,6 +247,18 @@ async def run_python(agent: PythonAgent, sandbox: Sandbox, task: AgentCall) -> A
         return _with_result(run, sandbox.workspace, result_name, task.private)
     finally:
         _remove(sandbox.workspace, result_name)
+
+
+def _history(turns: Sequence[AgentTurn]) -> list[dict[str, str]]:
+    """What was said before, and how the agent answered."""
+    found = []
+    for turn in turns:
+        try:
+            output = turn.whole_output()
+        except TooMuchPrinted:
+            output = turn.output
+        found.append({"prompt": turn.prompt, "output": output})
+    return found
 
 
 def _with_result(run: AgentRun, workspace: Path, name: str, private: Path | None) -> AgentRun:

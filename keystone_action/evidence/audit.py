@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,17 +66,44 @@ class LineFile:
             self._descriptor = -1
 
 
+class TurnTimes:
+    """When the turns of a cell's conversation were; none in a cell without turns. Nothing of a turn runs when the next
+    one begins, so a moment says which turn it belongs to."""
+
+    def __init__(self) -> None:
+        self._starts: list[str] = []
+        self._end = ""
+
+    def begin(self) -> None:
+        """The next turn begins now."""
+        self._starts.append(now())
+
+    def end(self) -> None:
+        """The conversation is over."""
+        self._end = now()
+
+    def at(self, ts: str) -> int | None:
+        """The turn, counted from 1, that a moment belongs to; None before, after and without a conversation."""
+        if not ts or (self._end and ts > self._end):
+            return None
+        return bisect_right(self._starts, ts) or None
+
+
 class AuditLog:
     """A cell's `audit.jsonl`: the one object that writes it, for all that observe the cell."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
         self.path = path
+        self.turns = TurnTimes()
         self._file = LineFile(path)
 
-    def write(self, event: str, details: dict[str, Any], *, ts: str) -> int:
-        """Returns the bytes of the line. Raises OSError."""
-        return self._file.append({"ts": ts, "type": event, "details": details})
+    def write(self, event: str, details: dict[str, Any], *, ts: str, turn: int | None = None) -> int:
+        """A line, with its turn, or that which its moment belongs to, where there are turns. Returns its bytes. Raises
+        OSError."""
+        turn = turn or self.turns.at(ts)
+        counted = {} if turn is None else {"turn": turn}
+        return self._file.append({"ts": ts, "type": event, **counted, "details": details})
 
     def http_call(self, request: RecordedRequest) -> int:
         """A request that a mock answered; returns the bytes of its line. Raises OSError."""
@@ -118,6 +146,8 @@ class AuditLine:
     ts: str
     type: str
     details: dict[str, Any]
+    turn: int | None = None
+    """Of the conversation; None where there is none."""
 
 
 def read_audit_log(path: Path, start: int = 0) -> Iterator[AuditLine]:

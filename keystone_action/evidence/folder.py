@@ -247,17 +247,27 @@ def _load_files(document: Mapping[str, Any], originals: Path | None) -> FileEvid
     )
 
 
+def _of_turn(turn: int) -> str:
+    """Its long answer's file."""
+    return f"output-{turn}.txt"
+
+
 _LONG_TEXTS = {"long_stdout": "stdout.txt", "long_stderr": "stderr.txt", "long_output": "output.txt"}
 _TRANSCRIPT = "transcript.txt"
 
 
 def _dump_agent(run: AgentRun, folder: Path) -> dict[str, Any]:
     """With the files that hold what is too long to be shown. Raises OSError."""
-    found: dict[str, Any] = _dump(replace(run, session=None))
-    for name, file in _LONG_TEXTS.items():
-        text: LongText | None = getattr(run, name)
+    turns = tuple(replace(turn, trace=None) for turn in run.turns)
+    found: dict[str, Any] = _dump(replace(run, session=None, turns=turns))
+    texts: list[tuple[dict[str, Any], str, LongText | None, str]] = [
+        (found, name, getattr(run, name), file) for name, file in _LONG_TEXTS.items()
+    ]
+    for number, (turn, document) in enumerate(zip(turns, found["turns"], strict=True), 1):
+        texts.append((document, "long_output", turn.long_output, _of_turn(number)))
+    for document, name, text, file in texts:
         if text is not None:
-            found[name]["file"] = None if text.file is None else file
+            document[name]["file"] = None if text.file is None else file
             if text.file is not None:
                 shutil.copyfile(text.file, folder / file)
     if run.transcript is not None:
@@ -271,8 +281,15 @@ def _dump_agent(run: AgentRun, folder: Path) -> dict[str, Any]:
 
 
 def _load_agent(document: dict[str, Any], folder: Path) -> AgentRun:
-    for name, file in {**_LONG_TEXTS, "transcript": _TRANSCRIPT}.items():
-        holder, key = (document, name) if name == "transcript" else (document[name], "file")
+    named = [
+        ("transcript", document, "transcript", _TRANSCRIPT),
+        *((name, document[name], "file", file) for name, file in _LONG_TEXTS.items()),
+        *(
+            (f"turn {number}", turn["long_output"], "file", _of_turn(number))
+            for number, turn in enumerate(document["turns"], 1)
+        ),
+    ]
+    for name, holder, key, file in named:
         if holder is not None and holder[key] is not None:
             if holder[key] != file:
                 raise ValueError(f"{name} is in a file that is not {file}")

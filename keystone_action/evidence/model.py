@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from keystone_action.evidence.trace import AGENT_RESULT
+from keystone_action.evidence.trace import AGENT_RESULT, Trace
 
 if TYPE_CHECKING:
     from keystone_action.errors import KeystoneError
-    from keystone_action.evidence.trace import Trace
     from keystone_action.evidence.writes import WriteLog
     from keystone_action.files.snapshot import Change, FileState
 
@@ -109,6 +108,8 @@ class AgentRun:
     """Those that were seen, where that is wanted."""
     processes_left_out: int = 0
     """How many more there were."""
+    turns: tuple[AgentTurn, ...] = ()
+    """Of a conversation; empty where the task has no turns."""
     session: object | None = field(default=None, repr=False, compare=False)
     """What the next turn of a conversation goes on with, as the kind of agent keeps it. Never written to a file."""
 
@@ -127,6 +128,27 @@ class AgentRun:
 
 def _text(long: LongText, what: str) -> str:
     return long.read(what).decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentTurn:
+    """One turn of a conversation."""
+
+    prompt: str
+    """What was said to the agent."""
+    output: str = ""
+    """What it answered, as it is shown."""
+    long_output: LongText | None = None
+    """The whole of an answer that is cut."""
+    problem: str = ""
+    """Why an answer that was asked for could not be had; empty otherwise."""
+    duration_s: float = 0.0
+    trace: Trace | None = field(default=None, repr=False, compare=False)
+    """What its transcript or result tells; part of `Evidence.declared`, and written to no file of its own."""
+
+    def whole_output(self) -> str:
+        """All of the answer. Raises TooMuchPrinted, OSError."""
+        return self.output if self.long_output is None else _text(self.long_output, "the answer of a turn")
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,9 @@ of tools read, write, execute, search, fetch, other. What was not observed is No
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,6 +43,8 @@ class ToolCall:
     """When it was made; empty where the source does not tell."""
     ended: str = field(default="", compare=False)
     """When its result came; empty where the source does not tell."""
+    turn: int | None = field(default=None, compare=False)
+    """The turn of the conversation; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +56,8 @@ class Message:
     text: str
     ts: str = field(default="", compare=False)
     """When; empty where the source does not tell."""
+    turn: int | None = field(default=None, compare=False)
+    """The turn of the conversation; None where there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +130,60 @@ class Trace:
         return next((f"not certain: {one}" for one in reasons), "")
 
 
+def with_turns(trace: Trace, turn_at: Callable[[str], int | None]) -> Trace:
+    """The trace with the turn of each event. turn_at: the turn that a moment belongs to."""
+    known: dict[int, Any] = {}
+
+    def marked(entry: Any) -> Any:
+        # An entry of the timeline is one of the calls or messages, too.
+        return known.setdefault(id(entry), replace(entry, turn=turn_at(entry.ts)))
+
+    return replace(
+        trace,
+        tool_calls=None if trace.tool_calls is None else tuple(map(marked, trace.tool_calls)),
+        messages=tuple(map(marked, trace.messages)),
+        timeline=tuple(map(marked, trace.timeline)),
+        local_calls=tuple(map(marked, trace.local_calls)),
+    )
+
+
+def join_turns(traces: Sequence[Trace], *, usage_of_last: bool = False) -> Trace:
+    """The traces of the turns of one conversation, the first one first, as that of all of it. usage_of_last: the
+    figures of a turn are those of all turns until then."""
+    marked = [with_turns(trace, lambda _: number) for number, trace in enumerate(traces, 1)]  # noqa: B023 - called at once
+    of_usage = [trace.usage for trace in marked if trace.usage != Usage()]
+    calls = [trace.tool_calls for trace in marked if trace.tool_calls is not None]
+    asked = [trace.permissions for trace in marked if trace.permissions is not None]
+    problems = [f"turn {turn}: {trace.problem}" for turn, trace in enumerate(marked, 1) if trace.problem]
+    return Trace(
+        source=marked[0].source,
+        tool_calls=tuple(chain.from_iterable(calls)) if len(calls) == len(marked) else None,
+        messages=tuple(chain.from_iterable(trace.messages for trace in marked)),
+        permissions=tuple(chain.from_iterable(asked)) if asked else None,
+        usage=_add_up(of_usage[-1:] if usage_of_last else of_usage),
+        stop_reason=marked[-1].stop_reason,
+        final_output=marked[-1].final_output,
+        not_understood=tuple(chain.from_iterable(trace.not_understood for trace in marked)),
+        problem=problems[0] if problems else "",
+        timeline=tuple(
+            chain.from_iterable(trace.timeline or (*trace.messages, *(trace.tool_calls or ())) for trace in marked)
+        ),
+        failure=marked[-1].failure,
+    )
+
+
+def _add_up(usages: Sequence[Usage]) -> Usage:
+    """What one of them does not know counts as nothing where another knows it."""
+    sums: dict[str, Any] = {}
+    for field_ in fields(Usage):
+        known = [value for one in usages if (value := getattr(one, field_.name)) is not None]
+        sums[field_.name] = sum(known) if known else None
+    return Usage(**sums)
+
+
 def write_trace(trace: Trace, path: Path) -> None:
     """Write our own copy of it, `trace.jsonl`: Touchstone's envelope `{seq, ts, type, payload}`, one event a line, with
-    ts where it is known. What was there is replaced. Raises OSError.
+    ts where it is known, and with `turn` where there is a conversation. What was there is replaced. Raises OSError.
 
     The first line is of type `trace`: `{source, problem, not_understood}`. Then, in the order they came in where that
     is known: `message {role, text}`, `thought {text}`, `tool_call {tool_call_id, raw_name, name, kind, input}` with its
@@ -138,47 +194,52 @@ def write_trace(trace: Trace, path: Path) -> None:
     model asked for) has `told_by: agent`.
     """
     with path.open("w", encoding="utf-8", errors="replace") as file:
-        for number, (ts, kind, payload) in enumerate(_events(trace)):
-            moment = {"ts": ts} if ts else {}
-            json.dump({"seq": number, **moment, "type": kind, "payload": payload}, file, ensure_ascii=False)
+        for number, (ts, turn, kind, payload) in enumerate(_events(trace)):
+            head = {"seq": number, **({"ts": ts} if ts else {}), **({"turn": turn} if turn else {})}
+            json.dump({**head, "type": kind, "payload": payload}, file, ensure_ascii=False)
             file.write("\n")
 
 
-_Event = tuple[str, str, Mapping[str, Any]]
-"""Its time, empty where that is not known, its type and its payload."""
+_Event = tuple[str, int | None, str, Mapping[str, Any]]
+"""Its time, empty where that is not known, its turn, its type and its payload."""
 
 
 def _events(trace: Trace) -> Iterator[_Event]:
     head = {"source": trace.source, "problem": trace.problem, "not_understood": list(trace.not_understood)}
-    yield "", "trace", head
+    yield "", None, "trace", head
     for entry in trace.timeline or (*trace.messages, *(trace.tool_calls or ())):
         yield from _message_events(entry) if isinstance(entry, Message) else _call_events(entry)
     mark = {"told_by": "agent"} if trace.source == GATEWAY else {}
     for call in trace.local_calls:
-        for ts, kind, payload in _call_events(call):
-            yield ts, kind, {**payload, **mark}
+        for ts, turn, kind, payload in _call_events(call):
+            yield ts, turn, kind, {**payload, **mark}
     for number, permission in enumerate(trace.permissions or ()):
         request = {"request_id": str(number), "tool_call_id": permission.tool_call_id, "options": []}
-        yield "", "permission_request", {**request, **mark}
+        yield "", None, "permission_request", {**request, **mark}
         if permission.allowed is not None:
             outcome = "allow" if permission.allowed else "deny"
-            yield "", "permission_response", {"request_id": str(number), "outcome": outcome, **mark}
+            yield "", None, "permission_response", {"request_id": str(number), "outcome": outcome, **mark}
     usage = trace.usage
     if usage != Usage():
-        yield "", "usage", asdict(usage)
+        yield "", None, "usage", asdict(usage)
     if trace.stop_reason or trace.final_output:
-        yield "", "stop", {"reason": trace.stop_reason, "final_output": trace.final_output}
+        yield "", None, "stop", {"reason": trace.stop_reason, "final_output": trace.final_output}
 
 
 def _message_events(message: Message) -> Iterator[_Event]:
     if message.role == "thought":
-        yield message.ts, "thought", {"text": message.text}
+        yield message.ts, message.turn, "thought", {"text": message.text}
     else:
-        yield message.ts, "message", {"role": message.role, "text": message.text}
+        yield message.ts, message.turn, "message", {"role": message.role, "text": message.text}
 
 
 def _call_events(call: ToolCall) -> Iterator[_Event]:
     payload = {"tool_call_id": call.id, "raw_name": call.raw_name, "name": call.name, "kind": call.kind}
-    yield call.ts, "tool_call", {**payload, "input": call.arguments}
+    yield call.ts, call.turn, "tool_call", {**payload, "input": call.arguments}
     if call.status is not None or call.result:
-        yield call.ended, "tool_result", {"tool_call_id": call.id, "status": call.status, "output": call.result}
+        yield (
+            call.ended,
+            call.turn,
+            "tool_result",
+            {"tool_call_id": call.id, "status": call.status, "output": call.result},
+        )

@@ -14,7 +14,7 @@ from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
 from keystone_action.evidence.masking import Masker
-from keystone_action.evidence.model import Evidence, LongText
+from keystone_action.evidence.model import AgentTurn, Evidence, LongText
 from keystone_action.evidence.requests import Missing, parse_field, read_field
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.files.snapshot import FileState
@@ -244,7 +244,31 @@ def _text(content: bytes, *, cut: bool) -> str | None:
         return None
 
 
+def _conversation(evidence: Evidence, most: int | None) -> Material:
+    """Each turn with what was said and what the agent answered, under headers that no answer can forge: they carry a
+    digest of all that follows."""
+    agent = evidence.agent
+    turns = agent.turns or (AgentTurn(evidence.task_prompt, agent.output, agent.long_output, agent.problem),)
+    if not any(turn.output for turn in turns):
+        why = f": {agent.problem}" if agent.problem else ""
+        raise NothingToJudge(f"the agent answered nothing{why}")
+    limit = most or WHOLE_LIMIT
+    parts: list[tuple[str, str]] = []
+    size = 0
+    for number, turn in enumerate(turns, 1):
+        answer = _printed_material(turn.output, turn.long_output, most) or Material(turn.whole_output())
+        text = answer.text if answer.text or not turn.problem else f"(no answer: {turn.problem})"
+        parts += [(f"turn {number}, the user", turn.prompt), (f"turn {number}, the agent", text)]
+        size += len(turn.prompt.encode("utf-8", "replace")) + (answer.size or len(text.encode("utf-8", "replace")))
+    if size > limit and most is None:
+        raise NothingToJudge(f"the conversation has {size:,} bytes; at most {limit:,} can be judged")
+    digest = hashlib.sha256(repr(parts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    text = "\n".join(f"=== {name} {digest} ===\n{said}" for name, said in parts)
+    return Material(text, size=size if size > limit else 0)
+
+
 _SOURCES: dict[str, Callable[[Evidence, int | None], Material]] = {
+    "conversation": _conversation,
     "agent_output": _output,
     "stdout": _stdout,
     "workspace": _workspace,
@@ -273,5 +297,5 @@ def _valid_source(source: str) -> str:
 
 
 InputFrom = Annotated[str, AfterValidator(_valid_source), _SOURCE]
-"""`agent_output`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` below the workspace, or `<service>.<field>` of
-a mock that records."""
+"""`agent_output`, `conversation`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` below the workspace, or
+`<service>.<field>` of a mock that records."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from keystone_action.agents.presets.preset import Preset, PresetCommand, load_preset, preset_names, with_preset
 from keystone_action.errors import HarnessError
 from keystone_action.gateway.upstreams import ModelAddress
-from keystone_action.spec.models.agents import PRESET_TYPES, AgentTrace, CommandAgent, PresetAgent
+from keystone_action.spec.models.agents import PRESET_TYPES, WITHOUT_TURNS, AgentTrace, CommandAgent, PresetAgent
 
 GATEWAYS = {
     "anthropic": ModelAddress("http://127.0.0.1:1/anthropic", "keystone-a"),
@@ -51,6 +51,32 @@ def prompt(tmp_path: Path) -> Path:
 
 def test_each_agent_type_is_a_file_and_each_file_an_agent_type() -> None:
     assert preset_names() == tuple(sorted(PRESET_TYPES))
+
+
+def test_only_agents_that_can_t_go_on_with_a_session_are_refused_turns() -> None:
+    assert {kind for kind in preset_names() if load_preset(kind).conversation is None} == set(WITHOUT_TURNS) - {"none"}
+
+
+@pytest.mark.parametrize("kind", [kind for kind in preset_names() if load_preset(kind).conversation])
+def test_a_later_turn_names_its_session_and_no_argument_is_left_open(prompt: Path, kind: str) -> None:
+    preset = load_preset(kind)
+    talk = preset.conversation
+    assert talk is not None
+    prompt.write_text("do it")
+    given: dict[str, Any] = {
+        "deny_provider_tools": False,
+        "prompt_file": prompt,
+        "environment": {},
+        "session": "the-id",
+    }
+    spec = PresetAgent.model_validate({"type": kind, "model": MODELS.get(kind, "m-1")})
+    turns: list[Sequence[str]] = [(), talk.first, talk.next]
+    alone, first, later = (preset.command(spec, GATEWAYS, turn=turn, **given).argv for turn in turns)
+    assert set(talk.first) <= {one.replace("the-id", "${session}") for one in first}
+    assert ("the-id" in " ".join(later)) == (talk.session is not None)
+    assert "the-id" not in " ".join(alone)
+    for argv in (alone, first, later):
+        assert "${" not in " ".join(argv).replace("${name}", "")
 
 
 @pytest.mark.parametrize("kind", PRESET_TYPES)

@@ -66,7 +66,7 @@ GOLDEN = """\
 3:1: unknown key 'taks', expected one of agent, audit, base, dataset, description, determinism, extends, fixtures, \
 forbidden, gateway, id, invariants, network, parallelism, resources, scenarios, scoring, secrets, services, setup, \
 tags, task, version, workspace, did you mean 'task'?
-4:23: unknown key 'fils', expected one of files, prompt, system, did you mean 'files'?
+4:23: unknown key 'fils', expected one of files, prompt, system, turns, did you mean 'files'?
 5:15: unknown type of agent, found 'comand', expected one of command, cli, python, none, http, anthropic, paragon, \
 openai, claude-code, codex, gemini, mini-swe-agent, opencode, aider, did you mean 'command'?
 7:53: ready_timeout, found 'soon', expected a duration like 90, 90s, 10m or 1h30m
@@ -262,7 +262,7 @@ SERVICE_ERRORS = """\
 13:52: the service 'db' records no requests, found postgres, expected a service of type http_mock
 14:60: the service 'api' does not record its requests; add `record: true` to it
 15:60: nothing to look at, found 'agent_outputs', expected one of agent_output, stdout, workspace, diff, trace, \
-file:<path>, <service>.<field>, did you mean 'agent_output'?
+conversation, file:<path>, <service>.<field>, did you mean 'agent_output'?
 16:60: '..' in '../x', expected a path that stays in the workspace"""
 
 

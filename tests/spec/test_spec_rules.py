@@ -106,6 +106,11 @@ def test_rules(errors_of: Errors, lines: str, expected: str) -> None:
         ("{prompt: [a]}", "prompt, found a list, expected a text"),
         ("{system: x}", "the key 'prompt' is missing"),
         ("{prompt: x, files: [../up]}", "files keep their relative path in the workspace"),
+        ("{prompt: x, turns: [b, ' ']}", "the turn is empty, expected what is said to the agent in this turn"),
+        ("{prompt: x, turns: b}", "turns, found 'b', expected a list"),
+        ("{prompt: x, turns: [{file: b}]}", "expected a text"),
+        ("{prompt: x, turns: ['{{ task.prompt }}']}", "the task can't refer to itself"),
+        ("{prompt: x, turns: [b]}", "the agent none can't go on with a conversation; say all of it in the prompt"),
     ],
 )
 def test_tasks(errors_of: Errors, write: Callable[..., object], task: str, expected: str) -> None:
@@ -134,6 +139,12 @@ def test_tasks(errors_of: Errors, write: Callable[..., object], task: str, expec
 )
 def test_agents(errors_of: Errors, agent: str, expected: str) -> None:
     assert any(expected in one for one in errors_of(HEAD.replace("{type: none}", agent) + CHECKS))
+
+
+def test_an_agent_that_has_no_sessions_is_refused_by_name(errors_of: Errors) -> None:
+    spec = HEAD.replace("do it}", "x, turns: [b]}").replace("type: none", "type: mini-swe-agent, model: openai/m")
+    (found,) = errors_of(spec + CHECKS)
+    assert found.startswith("3:19: the agent mini-swe-agent can't go on with a conversation; say all of it in")
 
 
 @pytest.mark.parametrize(

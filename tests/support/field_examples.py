@@ -62,6 +62,7 @@ ALL_BESIDE: Mapping[str, Mapping[str, Any]] = {
     "Network.dns_overrides": {"base": "python:3.12-slim"},
     "Scoring.replica_aggregation": {"parallelism": {"replicas": 5}},
     "AtLeast.at_least": {"parallelism": {"replicas": 5}},
+    "Task.turns": {"agent": {"type": "command", "command": "true"}},
 }
 """What else the spec must have."""
 FILES: Mapping[str, str] = {

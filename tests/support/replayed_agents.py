@@ -103,6 +103,40 @@ class LongCommandModel(ScriptedModel):
         return super().answer(asked)
 
 
+TURNS = ("Say what stands in it.", "Now add a line.")
+"""What is said to an agent after the prompt."""
+_BLOCK = "hello.txt\n```\n<<<<<<< SEARCH\n{old}=======\n{new}>>>>>>> REPLACE\n```\n"
+
+
+@dataclass
+class ConversationModel(ScriptedModel):
+    """A conversation of three turns: it has a file written, looks into it, and has it written on. A client without
+    tools is told what to write."""
+
+    client: Client = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.client.command is None:
+            self.offers_tools = False
+            return
+        commands = (("pwd", "printf 'hello\\n' > hello.txt"), ("cat hello.txt; date",), ("echo again >> hello.txt",))
+        answers = ("Written.", "It says hello.", "Added.")
+        self.turns = [
+            turn
+            for some, answer in zip(commands, answers, strict=True)
+            for turn in (*(self.client.runs(one) for one in some), Turn(text=answer, read=1500, cached=1000, written=7))
+        ]
+
+    def answer(self, asked: Asked) -> Any:
+        """See ScriptedModel. A client without tools asks for what it was told, and for messages of commits."""
+        if self.client.command is None:
+            body = asked.body.decode()
+            first, last = _BLOCK.format(old="", new="hello\n"), _BLOCK.format(old="hello\n", new="hello\nagain\n")
+            says = (first, "It says so.", last)[sum(text in body for text in TURNS)]
+            self.turns = [Turn(text="Write a line" if "one-line commit message" in body else says)]
+        return super().answer(asked)
+
+
 @dataclass(frozen=True)
 class Project:
     """A repository with a spec, an agent's context and some code. base: an image; empty = the process sandbox."""
@@ -157,7 +191,10 @@ class Project:
         return spec
 
     def record(
-        self, model: type[ProjectModel | ParallelModel | LongOutputModel | LongCommandModel] = ProjectModel
+        self,
+        model: type[
+            ProjectModel | ParallelModel | LongOutputModel | LongCommandModel | ConversationModel
+        ] = ProjectModel,
     ) -> Called:
         """In front of a model that follows a script. The recording is committed."""
         key, base = VARIABLES[self.client.api]

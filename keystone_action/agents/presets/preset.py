@@ -6,9 +6,10 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -24,6 +25,7 @@ _NAME = re.compile(r"\$\{([a-z_.]+)\}")
 _VERSION = re.compile(r"\d+(?:\.\d+)+(?:[-+]\w[\w.]*\w)?")
 _INSTALL: Mapping[str, Sequence[str]] = {"npm": ("npm", "install", "--global"), "pip": ("pip", "install")}
 LATEST = "latest"
+_TURN = "${turn}"
 _AT: Mapping[str, str] = {"npm": "@", "pip": "=="}
 Texts = dict[str, str]
 
@@ -112,6 +114,51 @@ class McpServers(StrictModel):
         return json.dumps({**json.loads(text), self.key: self.told(urls)}) if urls else text
 
 
+class Resumption(StrictModel):
+    """How the program goes on with what was said before, in a process of its own for each turn."""
+
+    session: Literal["chosen", "printed"] | None = None
+    """Where the id of its session comes from, which `${session}` is in the arguments: it is told one, a UUID, or it
+    prints one."""
+    printed: str = ""
+    """A regular expression for the beginning of what it prints in the first turn; its group is the id."""
+    first: list[str] = Field(default_factory=list)
+    """Arguments of the first turn, where more turns follow: they take the place of `${turn}` in argv, or stand behind
+    all of ours."""
+    next: Annotated[list[str], Field(min_length=1)]
+    """The same for all later turns."""
+    settings: Annotated[tuple[str, ...], Field(min_length=1, strict=False)]
+    """What it reads as its settings below HOME: removed before each later turn, and then given anew, so that nothing
+    counts that an agent wrote there."""
+    kept: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """Of that, the folders and files of its sessions, which stay. The last name may be a glob."""
+
+    def session_of(self, stdout: str) -> str:
+        """The id that it printed; empty where it printed none."""
+        found = re.match(self.printed, stdout) if self.printed else None
+        return found[1] if found else ""
+
+    def clean_up(self, files: Iterable[str]) -> str:
+        """A command of the shell that removes the settings, and nothing else. It fails where an agent saw to it that
+        they can't be removed. files: of ours below HOME, which are among them."""
+        away = "$HOME/.keystone-sessions"
+        lines = [f'rm -rf "{away}" && mkdir "{away}"']
+        for number, place in enumerate(self.kept):
+            # A glob that matches nothing stands for itself.
+            lines.append(
+                f'mkdir "{away}/{number}" && for one in "$HOME"/{place}; do '
+                f'test ! -e "$one" || mv "$one" "{away}/{number}/" || exit; done'
+            )
+        lines.append("rm -rf " + " ".join(f'"$HOME/{place}"' for place in (*self.settings, *files)))
+        for number, place in enumerate(self.kept):
+            folder = f"$HOME/{place}".rpartition("/")[0]
+            lines.append(
+                f'mkdir -p "{folder}" && for one in "{away}/{number}"/*; do '
+                f'test ! -e "$one" || mv "$one" "{folder}/" || exit; done'
+            )
+        return " && ".join([*lines, f'rm -rf "{away}"'])
+
+
 @dataclass(frozen=True, slots=True)
 class PresetCommand:
     """How the agent of one cell is started."""
@@ -125,8 +172,8 @@ class PresetCommand:
 
 class Preset(StrictModel):
     """The data of one agent. Texts of argv, arguments, environment and files may hold `${program}`, `${model}`,
-    `${prompt_yaml}` (the prompt as a YAML text), `${NAME.url}` and `${NAME.key}` of a provider, and `${url}` and
-    `${key}` of the one that it uses."""
+    `${prompt_yaml}` (the prompt as a YAML text), `${session}` (of a conversation), `${NAME.url}` and `${NAME.key}` of a
+    provider, and `${url}` and `${key}` of the one that it uses."""
 
     title: str
     """What people call the agent."""
@@ -151,6 +198,8 @@ class Preset(StrictModel):
     trace: AgentTrace | None = None
     mcp: McpServers | None = None
     """None for a program without an MCP client."""
+    conversation: Resumption | None = None
+    """None for a program that can't go on with a session."""
     pinned: Pinned | None = None
     """What keeps files of a workspace from leading its requests elsewhere."""
     steered_by: Annotated[tuple[str, ...], Field(strict=False)] = ()
@@ -194,9 +243,12 @@ class Preset(StrictModel):
         prompt_file: Path,
         environment: Mapping[str, str],
         mcp_servers: Mapping[str, str] | None = None,
+        turn: Sequence[str] = (),
+        session: str = "",
     ) -> PresetCommand:
         """gateways: by the names of providers. prompt_file: with the prompt, as we see it. environment: what the agent
-        has without its preset. mcp_servers: URLs by name; a program without an MCP client is not told of them. Raises
+        has without its preset. mcp_servers: URLs by name; a program without an MCP client is not told of them. turn:
+        arguments of this turn of a conversation. session: its id. Raises
         HarnessError."""
         needed = self.needed(agent)
         for name in needed:
@@ -206,6 +258,7 @@ class Preset(StrictModel):
         values = {
             "program": self.program if agent.binary is None else agent.binary,
             "model": agent.model or "",
+            "session": session,
             "prompt_yaml": _yaml_text(prompt_file.read_bytes().decode("utf-8", "replace")),
             **gateways[needed[0]].as_mapping(),
         }
@@ -219,12 +272,15 @@ class Preset(StrictModel):
         pinned = self.pinned.values({**own, **environment}) if self.pinned is not None else {}
         denied = self.without_provider_tools if deny_provider_tools else WithoutProviderTools()
         arguments = [*(self.model.arguments if agent.model is not None else ()), *denied.arguments]
+        argv = list(chain.from_iterable(turn if text == _TURN else (text,) for text in self.argv))
+        if _TURN not in self.argv:
+            arguments += turn
         files = {path: _fill(text, values) for path, text in {**self.files, **denied.files}.items()}
         if mcp.file is not None:
             files[mcp.file] = mcp.put_into(files[mcp.file], servers)
         return PresetCommand(
             argv=(
-                *(_fill(text, values) for text in self.argv),
+                *(_fill(text, values) for text in argv),
                 *self._pinning_arguments(pinned),
                 *mcp.argv(servers),
                 *(_fill(text, values) for text in arguments),

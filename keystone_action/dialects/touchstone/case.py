@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,6 @@ _KNOWN = (
 )
 _OUR_WORDS = {"base": "write `container: {image: …}`", "agent": "name harnesses and models in matrix"}
 """What our own messages name, where a case has another word for it."""
-_NO_TURNS = {"turns": "put all of it into one prompt: harnesses are started once"}
 _ARTIFACTS = ("commands", "mcp", "plugins", "skills")
 _IN_SOURCE = "put the files where the harness looks for them into source (.claude/skills, .mcp.json, …)"
 _WITH_ARTIFACTS = "claude-code"
@@ -78,14 +77,16 @@ class _Case:
             reader.warning(fixtures.declared.key, "fixtures: no grader names a file of it, so it is not cloned")
         prepared = read_preparation(reader, fields, self.directory, self.root)
         prompt, prompt_node = self._task()
+        turns = self._turns()
         pairs, trials = self._matrix()
         harnesses = Harnesses.nearest(self.directory, self.root)
-        found = self._harnesses(harnesses, pairs, prompt, prompt_node)
+        found = self._harnesses(harnesses, pairs, [(prompt, prompt_node), *((one.value, one.node) for one in turns)])
         self._observe(found, graders)
         self._refuse_unsupported()
         hidden = [self.path, *([harnesses.file] if harnesses.file else []), *self._hidden_paths()]
         start = read_source(reader, fields.get("source"), self.repositories, hidden, fixtures)
-        agents = {pair: harness.agent(pair[1], prompt, self.directory) for pair, harness in found.items()}
+        said = None if turns else prompt
+        agents = {pair: harness.agent(pair[1], said, self.directory) for pair, harness in found.items()}
         prepared.files += self._artifacts(found)
         plugins = [file["path"] for file in prepared.files if file["path"].startswith(".claude/plugins/")]
         for document in agents.values() if plugins else ():
@@ -96,13 +97,17 @@ class _Case:
         keys: dict[str, Any] = {
             "version": 1,
             "id": self._id(case),
-            "task": build_node({"prompt": prompt_node}, prompt_node),
+            "task": build_node(
+                {"prompt": prompt_node, **({"turns": [one.node for one in turns]} if turns else {})}, prompt_node
+            ),
             "agent": build_node(next(iter(agents.values()), {"type": "none"}), self._at("matrix")),
             "parallelism": self._parallelism(pairs, trials),
             **({"description": description.node} if description is not None and reader.text(description) else {}),
             **start.keys,
             **prepared.keys(self._at("setup")),
-            "resources": build_node({"timeout": self._seconds(found, graders, prepared)}, self.whole.node),
+            "resources": build_node(
+                {"timeout": self._seconds(found, 1 + len(turns), graders, prepared)}, self.whole.node
+            ),
             "scoring": self._scoring(),
             "invariants": _mapping(graders.invariants, self._at("graders")),
         }
@@ -157,7 +162,7 @@ class _Case:
         if task is None:
             return "-", build_node("-", self.whole.node)
         reader = self.reader
-        fields = reader.fields(task, ("instruction_files", "prompt", "system_prompt"), _NO_TURNS, ("prompt",))
+        fields = reader.fields(task, ("instruction_files", "prompt", "system_prompt", "turns"), required=("prompt",))
         if "prompt" not in fields:
             return "-", build_node("-", task.node)
         prompt = reader.text(fields["prompt"], "-")
@@ -171,6 +176,14 @@ class _Case:
             prompt = f"{reader.text(fields['system_prompt'])}\n\n{prompt}"
         node = fields["prompt"].node
         return prompt, node if prompt == fields["prompt"].value else build_node(prompt, node)
+
+    def _turns(self) -> list[CaseField]:
+        """What is said after the prompt."""
+        task = self.fields.get("task")
+        turns = task.value.get("turns") if task is not None and isinstance(task.value, dict) else None
+        if task is None or turns is None:
+            return []
+        return self.reader.texts(self.reader.fields(task, tuple(task.value)).get("turns"))
 
     def _matrix(self) -> tuple[dict[tuple[str, str], tuple[CaseField, CaseField]], Node | int]:
         """(harness, model) → their fields, each pair once, in the order of the file; and the number of trials."""
@@ -226,8 +239,7 @@ class _Case:
         self,
         harnesses: Harnesses,
         pairs: Mapping[tuple[str, str], tuple[CaseField, CaseField]],
-        prompt: str,
-        prompt_node: Node,
+        said: Sequence[tuple[str, Node]],
     ) -> dict[tuple[str, str], Harness]:
         """The harness of each pair; each is looked up, and its problems are told, once."""
         by_name: dict[str, Harness | None] = {}
@@ -236,7 +248,7 @@ class _Case:
                 by_name[name] = harnesses.find(self.reader, field)
             harness = by_name[name]
             if harness is not None:
-                check_call(self.reader, harness, model, prompt, prompt_node)
+                check_call(self.reader, harness, model, said)
         return {pair: harness for pair in pairs if (harness := by_name[pair[0]]) is not None}
 
     def _observe(self, found: Mapping[tuple[str, str], Harness], graders: Graders) -> None:
@@ -316,10 +328,12 @@ class _Case:
                 found += [one for one in named if isinstance(one, str)]
         return [self.directory / one for one in found]
 
-    def _seconds(self, found: Mapping[tuple[str, str], Harness], graders: Graders, prepared: CaseSetup) -> float:
+    def _seconds(
+        self, found: Mapping[tuple[str, str], Harness], turns: int, graders: Graders, prepared: CaseSetup
+    ) -> float:
         """Touchstone limits no cell as a whole: the sum of all limits, and time to set up."""
         slowest = max((harness.timeout for harness in found.values()), default=0.0)
-        return slowest + graders.seconds + prepared.seconds + _SPARE_SECONDS
+        return turns * slowest + graders.seconds + prepared.seconds + _SPARE_SECONDS
 
     def _scoring(self) -> dict[str, Any]:
         expect = self.fields.get("expect")

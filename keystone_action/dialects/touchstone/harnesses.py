@@ -63,12 +63,13 @@ class Harness:
         """Whether what it does is told by somebody."""
         return self.trace is not None or self.preset is not None
 
-    def values(self, model: str, prompt: str) -> dict[str, str]:
-        """What placeholders stand for; without artifacts there are none."""
-        return {"prompt": prompt, "model": model, "artifacts_dir": "", "mcp": ""}
+    def values(self, model: str, prompt: str | None) -> dict[str, str | None]:
+        """What placeholders stand for; without artifacts there are none. None: known only when the agent starts."""
+        return {"prompt": prompt, "sandbox": None, "model": model, "artifacts_dir": "", "mcp": ""}
 
-    def agent(self, model: str, prompt: str, spec_directory: Path) -> dict[str, Any]:
-        """The fields of the agent for a model; its texts are for interpolation."""
+    def agent(self, model: str, prompt: str | None, spec_directory: Path) -> dict[str, Any]:
+        """The fields of the agent for a model; its texts are for interpolation. prompt: None where it is another one in
+        each turn."""
         if self.preset is not None:
             name = f"{_ONE_API.get(self.preset, '')}{model}"
             return {"type": self.preset, "model": without_expressions(name), "timeout": self.timeout}
@@ -92,20 +93,24 @@ def harness_agent(document: Mapping[str, Any]) -> CommandAgent | PresetAgent:
     return kind.model_validate(document, by_alias=True)
 
 
-def _join_parts(parts: Sequence[str | tuple[str]], values: Mapping[str, str]) -> list[str | None]:
-    """Literal texts, and None for the workspace, which is known only when the cell starts."""
-    joined: list[str | None] = [""]
+def _join_parts(parts: Sequence[str | tuple[str]], values: Mapping[str, str | None]) -> list[str | tuple[str]]:
+    """Literal texts, and the placeholders whose values are known only when the agent starts."""
+    joined: list[str | tuple[str]] = [""]
     for part in parts:
-        if part == ("sandbox",):
-            joined += [None, ""]
+        value = part if isinstance(part, str) else values[part[0]]
+        if value is None:
+            joined += [part, ""]
         else:
-            joined[-1] = f"{joined[-1]}{part if isinstance(part, str) else values[part[0]]}"
+            joined[-1] = f"{joined[-1]}{value}"
     return joined
 
 
-def _text(joined: Sequence[str | None]) -> Iterator[str]:
+_LATER: Mapping[str, str] = {"sandbox": "{{ workspace }}", "prompt": "{{ task.prompt }}"}
+
+
+def _text(joined: Sequence[str | tuple[str]]) -> Iterator[str]:
     for piece in joined:
-        yield "{{ workspace }}" if piece is None else without_expressions(piece)
+        yield without_expressions(piece) if isinstance(piece, str) else _LATER[piece[0]]
 
 
 def _built_in(name: str) -> Harness | None:
@@ -254,20 +259,30 @@ def _argument(reader: CaseReader, item: CaseField) -> tuple[str | tuple[str], ..
     return tuple(parts)
 
 
-def check_call(reader: CaseReader, harness: Harness, model: CaseField, prompt: str, prompt_node: Node) -> None:
-    """Report what this harness can't be called with."""
+def check_call(reader: CaseReader, harness: Harness, model: CaseField, said: Sequence[tuple[str, Node]]) -> None:
+    """Report what this harness can't be called with. said: the prompt, and the turns after it."""
     most = max((parts.count(("prompt",)) for parts in harness.argv), default=0)
-    size = len(prompt.encode("utf-8", "surrogatepass")) * most
+    for prompt, prompt_node in said:
+        _check_size(reader, harness, len(prompt.encode("utf-8", "surrogatepass")) * most, prompt_node)
+    values = harness.values(model.value, said[0][0] if len(said) == 1 else None)
+    for joined in (_join_parts(parts, values) for parts in harness.argv):
+        before = {(str(piece)[-1:], after) for piece, after in pairwise(joined) if isinstance(after, tuple)}
+        for last, (name,) in sorted(before):
+            if last not in ("{", "\\"):
+                continue
+            message = f"the harness {show_value(harness.name)} has {{{name}}} after {show_value(last)}"
+            advice = {
+                "sandbox": "the harness starts in that directory: use a relative path",
+                "prompt": "with turns, let it read the file that the variable KEYSTONE_PROMPT_FILE names",
+            }[name]
+            reader.problem(model.node, f"{message}, which is not supported", help=advice)
+            break
+
+
+def _check_size(reader: CaseReader, harness: Harness, size: int, prompt_node: Node) -> None:
     if size > PROMPT_LIMIT:
         message = (
             f"the prompt has {size >> 10:,} KiB, and the harness {show_value(harness.name)} takes it as an argument"
         )
         advice = "let it read the file that the variable KEYSTONE_PROMPT_FILE names"
         reader.problem(prompt_node, message, expected=f"at most {PROMPT_LIMIT >> 10} KiB", help=advice)
-    values = harness.values(model.value, prompt)
-    for joined in (_join_parts(parts, values) for parts in harness.argv):
-        before = {str(piece)[-1:] for piece, after in pairwise(joined) if after is None} & {"{", "\\"}
-        if before:
-            message = f"the harness {show_value(harness.name)} has {{sandbox}} after {show_value(min(before))}"
-            advice = "the harness starts in that directory: use a relative path"
-            reader.problem(model.node, f"{message}, which is not supported", help=advice)

@@ -371,6 +371,8 @@ class TraceReader(ABC):
 
     tells_answer: ClassVar[bool] = True
     """Whether such a transcript holds the agent's final answer."""
+    usage_of_session: ClassVar[bool] = False
+    """Whether the figures of a resumed session count what was used before."""
     has_ids_of_api: ClassVar[bool] = False
     """Whether its calls have the ids that the model's API gave them."""
 

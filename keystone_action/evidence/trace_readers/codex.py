@@ -27,6 +27,8 @@ class CodexReader(TraceReader):
     """Tokens are those of `turn.completed`, which counts the whole thread; there is no cost. An `error` item may be a
     mere warning: what failed says `turn.failed`."""
 
+    usage_of_session = True
+
     def __init__(self, builder: TraceBuilder) -> None:
         self._trace = builder
         self._thread = ""

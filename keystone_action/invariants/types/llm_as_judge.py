@@ -114,8 +114,9 @@ class LlmAsJudge(Check):
     Example: `[judge-fast, "openai:gpt-5"]`
     """
     input_from: InputFrom = "agent_output"
-    """What is judged: `agent_output`, `stdout`, `workspace` (changed files first, at most 200 kB), `diff`, `trace`,
-    `file:<path>` of the workspace, or `<service>.<field>` of a mock that records, such as `mail.last_request.body`.
+    """What is judged: `agent_output`, `conversation` (what was said and answered in each turn), `stdout`, `workspace`
+    (changed files first, at most 200 kB), `diff`, `trace`, `file:<path>` of the workspace, or `<service>.<field>` of a
+    mock that records, such as `mail.last_request.body`.
 
     Example: `diff`
     """

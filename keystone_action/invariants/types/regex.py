@@ -33,8 +33,9 @@ class Regex(Check):
     Example: `'order \d+'`
     """
     input_from: InputFrom = "agent_output"
-    """What is searched: `agent_output`, `stdout`, `workspace`, `diff`, `trace`, `file:<path>` of the workspace, or
-    `<service>.<field>` of a mock that records, such as `mail.last_request.body`.
+    """What is searched: `agent_output`, `conversation` (with what was said to the agent), `stdout`, `workspace`,
+    `diff`, `trace`, `file:<path>` of the workspace, or `<service>.<field>` of a mock that records, such as
+    `mail.last_request.body`.
 
     Example: `file:report.txt`
     """

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
-from keystone_action.agents.program import AgentCall
+from keystone_action.agents.program import AgentCall, write_prompt
 from keystone_action.agents.run import call_agent
 from keystone_action.errors import KeystoneError
 from keystone_action.files.paths import PathUnreadable
@@ -24,16 +24,17 @@ from keystone_action.runner.cell.grading import broken_result, error_result, unr
 from keystone_action.runner.cell.judge import JudgedCell, judge
 from keystone_action.runner.cell.known_agent import record_version, tell_switched_off
 from keystone_action.runner.cell.model_gateway import begin_recording
-from keystone_action.runner.cell.prepare import Prepared, prepare
+from keystone_action.runner.cell.prepare import Prepared, fill_agent, prepare
 from keystone_action.runner.cell.running_cell import CellFiles, CellProgress, Rerun, RunningCell
-from keystone_action.runner.cell.seal import seal
-from keystone_action.spec.expressions import interpolate
+from keystone_action.runner.cell.seal import observe, seal, take_answer
 from keystone_action.system import signals
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
-    from keystone_action.evidence.model import AgentRun
-    from keystone_action.runner.cell.connections import AgentService
+    from keystone_action.evidence.model import AgentRun, AgentTurn
+    from keystone_action.evidence.trace import Trace
+    from keystone_action.runner.cell.running_cell import Expressions
+    from keystone_action.runner.cell.sandbox_setup import AgentTask
     from keystone_action.runner.started_run import StartedRun
     from keystone_action.scoring.results import CellResult
     from keystone_action.spec.models.agents import AgentBase
@@ -102,29 +103,12 @@ async def _live(running: RunningCell) -> CellResult:
 
 
 async def run_agent(prepared: Prepared) -> AgentRun:
-    """The second stage: the agent runs to its end. All its processes are gone then, and its HOME and TMPDIR too. Raises
-    HarnessError."""
+    """The second stage: the agent runs to its end, or once for each turn. All its processes are gone then, and its HOME
+    and TMPDIR too. Raises HarnessError."""
     running, task, models = prepared.running, prepared.task, prepared.connections.models
     running.progress.enter("agent")
-    agent, sandbox = task.agent, prepared.opened.sandbox
-    context = {"params": dict(running.cell.params), "services": prepared.expressions.names["services"]}
-    call = AgentCall(
-        prompt=task.prompt,
-        environment=_environment(prepared),
-        inputs=task.inputs,
-        agent_directory=task.directory,
-        context=context if running.loaded.agent_gets_context else None,
-        private=running.roots.private,
-        transcript=bool(agent.trace and agent.trace.stdout),
-        stop=models.budget_spent if models is not None else None,
-        gateways={} if models is None else models.gateway.addresses_of_apis,
-        mcp_servers=prepared.connections.mcp_servers(running.spec.services),
-        deny_provider_tools=models is not None and models.gateway.configuration.deny_provider_tools,
-        system=prepared.expressions.fill(running.spec.task.system or ""),
-        lists_processes=running.spec.audit.processes,
-        names={name: value for name, value in prepared.expressions.names.items() if name in ("task", "record")},
-        is_own_service=prepared.connections.start_agent is not None,
-    )
+    agent, expressions, sandbox = task.agent, prepared.expressions, prepared.opened.sandbox
+    call = _call(prepared)
     await record_version(prepared)
     tell_switched_off(prepared)
     if models is not None:
@@ -134,8 +118,14 @@ async def run_agent(prepared: Prepared) -> AgentRun:
     service = None
     if prepared.connections.start_agent is not None:
         service = await prepared.connections.start_agent()
-        agent = _at(service, prepared)
-    run = await call_agent(agent, sandbox, call)
+        # It is this service, whose address is known only now.
+        services = {**expressions.names["services"], service.place.name: service.place.for_agent.as_mapping()}
+        expressions = expressions.knowing(services=services)
+        agent = fill_agent(running, expressions)
+    if task.turns:
+        run = await _converse(prepared, agent, expressions, call)
+    else:
+        run = await call_agent(agent, sandbox, call)
     if service is not None and (ended := await service.end()):
         run = replace(run, advice=ended)
     running.progress.end_agent(run)
@@ -143,22 +133,92 @@ async def run_agent(prepared: Prepared) -> AgentRun:
     return run
 
 
-def _at(service: AgentService, prepared: Prepared) -> AgentBase:
-    """The agent that this service is, with its address."""
-    names = prepared.expressions.names
-    services = {**names["services"], service.place.name: service.place.for_agent.as_mapping()}
-    return interpolate(prepared.running.cell.agent, {**names, "services": services})
+def _call(prepared: Prepared) -> AgentCall:
+    """The agent's only call, or its first one. Raises HarnessError."""
+    running, task, models = prepared.running, prepared.task, prepared.connections.models
+    context = {"params": dict(running.cell.params), "services": prepared.expressions.names["services"]}
+    return AgentCall(
+        prompt=task.prompt,
+        environment=_environment(prepared, task, 1 if task.turns else None),
+        inputs=task.inputs,
+        agent_directory=task.directory,
+        context=context if running.loaded.agent_gets_context else None,
+        private=running.roots.private,
+        transcript=bool(task.agent.trace and task.agent.trace.stdout),
+        stop=models.budget_spent if models is not None else None,
+        gateways={} if models is None else models.gateway.addresses_of_apis,
+        deny_provider_tools=models is not None and models.gateway.configuration.deny_provider_tools,
+        system=prepared.expressions.fill(running.spec.task.system or ""),
+        lists_processes=running.spec.audit.processes,
+        mcp_servers=prepared.connections.mcp_servers(running.spec.services),
+        names={name: value for name, value in prepared.expressions.names.items() if name in ("task", "record")},
+        is_own_service=prepared.connections.start_agent is not None,
+        converses=bool(task.turns),
+    )
 
 
-def _environment(prepared: Prepared) -> Mapping[str, str]:
+async def _converse(prepared: Prepared, agent: AgentBase, expressions: Expressions, first: AgentCall) -> AgentRun:
+    """The agent runs once for each turn. expressions: of its texts. Raises HarnessError."""
+    from keystone_action.runner.cell.conversation import Script, converse
+
+    running, task, models = prepared.running, prepared.task, prepared.connections.models
+    times, private = prepared.connections.audit.turns, running.roots.private
+
+    async def run_turn(text: str, history: tuple[AgentTurn, ...], earlier: tuple[AgentRun, ...]) -> AgentRun:
+        turn = len(earlier) + 1
+        own = private / f"turn-{turn}"
+        own.mkdir()
+        if turn == 1:
+            return await call_agent(agent, prepared.opened.sandbox, replace(first, private=own))
+        said = await anyio.to_thread.run_sync(_say, prepared, expressions, text, turn)
+        call = replace(
+            first,
+            prompt=text,
+            environment=_environment(prepared, said, turn),
+            inputs=said.inputs,
+            private=own,
+            turn=turn,
+            earlier=earlier,
+            history=history,
+        )
+        return await call_agent(said.agent, prepared.opened.sandbox, call)
+
+    def read_turn(run: AgentRun) -> tuple[AgentRun, Trace | None]:
+        roots = running.roots
+        trace = None if agent.trace and agent.trace.path else observe(agent, run, roots.workspace, None)
+        return take_answer(agent, run, trace), trace
+
+    run = await converse(
+        agent,
+        Script((task.prompt, *task.turns)),
+        run_turn,
+        read_turn,
+        times=times,
+        is_over=lambda: models is not None and models.is_over,
+        private=private,
+    )
+    if len(run.turns) <= len(task.turns):
+        running.progress.note(f"the conversation ended with turn {len(run.turns)} of {1 + len(task.turns)}")
+    return run
+
+
+def _say(prepared: Prepared, expressions: Expressions, text: str, turn: int) -> AgentTask:
+    """The task of a later turn: what is said takes the place of the prompt. Raises HarnessError."""
+    known = expressions.knowing(task={**expressions.names["task"], "prompt": text})
+    agent = fill_agent(prepared.running, known)
+    return replace(prepared.task, agent=agent, prompt=text, inputs=write_prompt(prepared.task.inputs, text, turn))
+
+
+def _environment(prepared: Prepared, task: AgentTask, turn: int | None) -> Mapping[str, str]:
     """The agent's variables, with the cell's key in place of a provider's; the report says which. Raises
     HarnessError."""
     models, inside = prepared.connections.models, prepared.opened.sandbox.workspace_inside
+    of_task = replace(prepared.opened.variables, task=task)
     if models is None:
-        return prepared.opened.variables.of_agent(inside, None)
-    variables = prepared.opened.variables.of_agent(inside, models.gateway.variables)
+        return of_task.of_agent(inside, None, turn)
+    variables = of_task.of_agent(inside, models.gateway.variables, turn)
     replaced, names = models.gateway.without_keys(variables)
-    if names:
+    if names and turn in (None, 1):
         running = prepared.running
         running.progress.note(f"{', '.join(names)}: the agent got the gateway's key instead of the provider's")
     return replaced

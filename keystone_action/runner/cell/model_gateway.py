@@ -54,6 +54,11 @@ class CellModels:
     sent: SentToModels | None
     """What a rule on secrets found in requests; None without such a rule."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more is answered: a budget was spent, or a provider given up."""
+        return self.budget_spent.is_set() or bool(self.gateway.ledger.stopped)
+
     def evidence(self) -> ModelEvidence:
         """What has passed it so far."""
         ledger, replayed = self.gateway.ledger, self.recording is not None and self.recording.replay is not None
@@ -276,7 +281,8 @@ async def settle_models(
 def _time_left(running: RunningCell, agent: AgentBase, run: AgentRun) -> float:
     """Seconds until the agent's own limit, or the cell's where that comes first; at least 0."""
     passed = time.monotonic() - running.started
-    return max(0.0, min(agent.timeout - run.duration_s, running.spec.resources.timeout - passed))
+    duration = run.turns[-1].duration_s if run.turns else run.duration_s
+    return max(0.0, min(agent.timeout - duration, running.spec.resources.timeout - passed))
 
 
 def _write_down(ledger: Ledger, audit: AuditLog) -> None:

@@ -35,6 +35,7 @@ from keystone_action.spec.models.agents import PresetAgent
 if TYPE_CHECKING:
     from keystone_action.files.snapshot import Snapshot
     from keystone_action.sandbox.containers.sandboxes import DockerSandboxes
+    from keystone_action.spec.models.agents import AgentBase
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +97,10 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
     progress.enter("setup")
     # The address of one that is a service is known once that was started (`run_agent`).
     is_service = connections.start_agent is not None
-    agent = running.cell.agent if is_service else interpolate(running.cell.agent, expressions.names)
-    if isinstance(agent, PresetAgent):
-        from keystone_action.agents.presets.preset import with_preset
-
-        agent = with_preset(agent)
+    agent = running.cell.agent if is_service else fill_agent(running, expressions)
+    turns = tuple(expressions.fill(text) for text in running.spec.task.turns)
     inputs = write_inputs(running.roots.task, prompt, agent, loaded.library)
-    task = AgentTask(agent, prompt, inputs, code)
+    task = AgentTask(agent, prompt, inputs, code, turns)
     opened = await open_sandbox(running, task, expressions, connections, images, stack)
     audit_start = await seal_services(connections, running)
     before = await anyio.to_thread.run_sync(_remember, running, first)
@@ -133,6 +131,16 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
         expressions=expressions,
         checks=checks,
     )
+
+
+def fill_agent(running: RunningCell, expressions: Expressions) -> AgentBase:
+    """The agent of the cell with its expressions replaced, and with what its preset says."""
+    agent = interpolate(running.cell.agent, expressions.names)
+    if not isinstance(agent, PresetAgent):
+        return agent
+    from keystone_action.agents.presets.preset import with_preset
+
+    return with_preset(agent)
 
 
 def _pull(running: RunningCell, stack: AsyncExitStack) -> asyncio.Task[DockerSandboxes] | None:

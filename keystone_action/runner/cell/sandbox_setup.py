@@ -75,6 +75,9 @@ class AgentTask:
     directory: Path | None
     """Its own code; None without any."""
 
+    turns: tuple[str, ...] = ()
+    """What is said after the prompt."""
+
     @property
     def folders(self) -> tuple[Path, ...]:
         """What commands can read of the cell's besides its workspace: the prompt, the agent's own code."""
@@ -100,13 +103,16 @@ class CellVariables:
         """For commands of checks."""
         return {**self.clock, **self.of_command(workspace_inside)}
 
-    def of_agent(self, workspace_inside: str, model_variables: Mapping[str, str] | None) -> dict[str, str]:
-        """For the agent. Raises HarnessError for a variable that no process can be given."""
+    def of_agent(
+        self, workspace_inside: str, model_variables: Mapping[str, str] | None, turn: int | None = None
+    ) -> dict[str, str]:
+        """For the agent. turn: of a conversation. Raises HarnessError for a variable that no process can be given."""
         own = self._variables(
             workspace_inside,
             model_variables=model_variables,
             agent_directory=self.task.directory,
             agent_env=self.task.agent.env,
+            turn=turn,
         )
         return {**self.clock, **own}
 

@@ -101,9 +101,9 @@ def _look(prepared: Prepared, run: AgentRun, broken: KeystoneError | None) -> Ev
     running, connections = prepared.running, prepared.connections
     roots, models = running.roots, connections.models
     files = _compare_files(prepared)
-    declared = observe(prepared.task.agent, run, roots.workspace, roots.trace)
+    declared = _declared(prepared, run)
     running.progress.note(*notices(declared))
-    run = take_answer(prepared.task.agent, run, declared)
+    run = run if run.turns else take_answer(prepared.task.agent, run, declared)
     running.progress.end_agent(run)
     observed = _trace_of_checks(prepared, declared)
     running.progress.observe(observed)
@@ -131,6 +131,23 @@ def _look(prepared: Prepared, run: AgentRun, broken: KeystoneError | None) -> Ev
     )
     problem = _write_events(running, evidence, connections.audit)
     return evidence if problem is None or broken is not None else replace(evidence, broken=problem)
+
+
+def _declared(prepared: Prepared, run: AgentRun) -> Trace | None:
+    """The agent's own word on what it did, in all its turns. Raises OSError where our copy can't be written."""
+    roots, agent = prepared.running.roots, prepared.task.agent
+    told = [turn.trace for turn in run.turns if turn.trace is not None]
+    if not run.turns or (agent.trace is not None and agent.trace.path is not None) or not told:
+        return observe(agent, run, roots.workspace, roots.trace)
+    from keystone_action.evidence.trace import Trace, join_turns, write_trace
+    from keystone_action.evidence.trace_readers.reading import reader_of
+
+    source = told[0].source
+    traces = [turn.trace or Trace(source=source) for turn in run.turns]
+    of_session = source != AGENT_RESULT and reader_of(source).usage_of_session
+    joined = join_turns(traces, usage_of_last=of_session)
+    write_trace(joined, roots.trace)
+    return joined
 
 
 def _own_addresses(prepared: Prepared) -> frozenset[tuple[str, int]]:
@@ -184,11 +201,11 @@ def _trace_of_checks(prepared: Prepared, declared: Trace | None) -> Trace | None
     is_only_way = is_denied and not egress.allow and not by_ports
     if models is None or not (models.gateway.ledger.answered or is_only_way):
         return declared
-    from keystone_action.evidence.trace import write_trace
+    from keystone_action.evidence.trace import with_turns, write_trace
     from keystone_action.gateway.trace import differences, trace_of, with_declared
 
     ledger = models.gateway.ledger
-    seen = trace_of(ledger.exchanges, ledger.spent)
+    seen = with_turns(trace_of(ledger.exchanges, ledger.spent), prepared.connections.audit.turns.at)
     if declared is not None and not declared.problem:
         running.progress.note(*differences(seen, declared))
         seen = with_declared(seen, declared)
@@ -199,14 +216,14 @@ def _trace_of_checks(prepared: Prepared, declared: Trace | None) -> Trace | None
     return seen
 
 
-def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path) -> Trace | None:
+def observe(agent: AgentBase, run: AgentRun, workspace: Path, copy: Path | None) -> Trace | None:
     """The trace that `agent.trace` declares, else that of an AgentResult; None when there is neither.
 
     A trace that was declared and is missing or malformed has a `problem` (contract, 5.1). The trace is written to
-    `copy`; without one, `copy` stays as it is. Raises OSError for `copy`.
+    `copy`, where that is named; without a trace, `copy` stays as it is. Raises OSError for `copy`.
     """
     trace = _from_result(agent, run) if agent.trace is None else _read_declared_trace(agent.trace, run, workspace)
-    if trace is not None:
+    if trace is not None and copy is not None:
         from keystone_action.evidence.trace import write_trace
 
         write_trace(trace, copy)
@@ -320,7 +337,7 @@ def _write_events(running: RunningCell, evidence: Evidence, audit: AuditLog) -> 
         for change in evidence.files.all_changes:
             audit.write("file_change", _file_change(change), ts=ts)
         for process in run.processes:
-            audit.write("process", _process(process), ts=_moment(process["started"]))
+            audit.write("process", _process(process), ts=_moment(process["started"]), turn=process.get("turn"))
         if run.processes_left_out:
             audit.write("processes_left_out", {"count": run.processes_left_out}, ts=ts)
         if running.spec.watches_writes:

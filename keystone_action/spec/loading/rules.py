@@ -23,7 +23,15 @@ from keystone_action.spec.loading.diagnostics import nearest, show_value, slip_o
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
 from keystone_action.spec.loading.yaml_loader import KeyPath
-from keystone_action.spec.models.agents import AgentOutput, AgentTrace, HttpAgent, LoopAgent, PresetAgent, PythonAgent
+from keystone_action.spec.models.agents import (
+    WITHOUT_TURNS,
+    AgentOutput,
+    AgentTrace,
+    HttpAgent,
+    LoopAgent,
+    PresetAgent,
+    PythonAgent,
+)
 from keystone_action.spec.models.experiment import AtLeast
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.mcp import McpAnswer, McpTool
@@ -222,6 +230,16 @@ def _task(scope: Scope) -> Iterator[Problem]:
         if ".." in name.split("/"):
             advice = "files keep their relative path in the workspace, which this one would leave"
             yield Problem(("task", "files", index), f"'..' in {show_value(name)}", help=advice)
+    for index, text in enumerate(task.turns):
+        if not text.strip():
+            expected = "what is said to the agent in this turn"
+            yield Problem(("task", "turns", index), "the turn is empty", expected=expected)
+    agents = dict.fromkeys(agent.type for agent in (scope.spec.agent, *scope.rules.agents.values()))
+    for kind in agents if task.turns and "agent" not in scope.damaged else ():
+        if kind in WITHOUT_TURNS:
+            message = f"the agent {kind} can't go on with a conversation"
+            advice = "say all of it in the prompt, or take another agent"
+            yield Problem(("task", "turns"), message, help=advice, on_key=True)
 
 
 def _recordings_problem(folder: str | None) -> str:

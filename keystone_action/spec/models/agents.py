@@ -309,6 +309,8 @@ class LoopAgent(AgentBase):
         return "openai" if self.type == "openai" else "anthropic"
 
 
+WITHOUT_TURNS = ("none", "mini-swe-agent")
+"""Types of agents that can't go on with what was said before: `task.turns` is refused."""
 AGENT_TYPES = ("command", "cli", "python", "none", "http", *LOOP_TYPES, *PRESET_TYPES)
 _SHARED: dict[str, str] = {**dict.fromkeys(PRESET_TYPES, "preset"), **dict.fromkeys(LOOP_TYPES, "loop")}
 

@@ -98,7 +98,7 @@ class InputSource:
     """What a check looks at (`input_from`): one of `fixed`, `file:<path>` below the workspace, or `<service>.<field>`
     of a mock that records."""
 
-    fixed: tuple[str, ...] = ("agent_output", "stdout", "workspace", "diff", "trace")
+    fixed: tuple[str, ...] = ("agent_output", "stdout", "workspace", "diff", "trace", "conversation")
 
     def refers_to(self, value: str) -> tuple[WorkspacePath | ServiceName, str] | None:
         """What in a value is to be checked like a field of its own: the marker, and the path or name it is for."""

@@ -46,6 +46,12 @@ class Task(StrictModel):
 
     Example: `You are careful with money.`
     """
+    turns: list[str] = Field(default_factory=list)
+    """What is said to the agent after the prompt, one text a turn. It is run once for the prompt and once for each
+    text, and goes on with its session. The texts may hold expressions. Refused for `none` and `mini-swe-agent`.
+
+    Example: `[Now add a test for it., Explain what you did.]`
+    """
     files: list[Annotated[str, AuthorPath("any", withheld=False)]] = Field(default_factory=list)
     """Files and folders that are copied into the workspace under the path that they have here, relative to the spec.
 
