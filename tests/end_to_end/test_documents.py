@@ -68,9 +68,9 @@ def spec_of(name: str) -> str:
 
 
 def test_every_spec_is_run():
-    """Those of six pages by tests of their own: test_agents_page.py, test_gateway_page.py and so on; what pre-commit
+    """Those of seven pages by tests of their own: test_agents_page.py, test_gateway_page.py and so on; what pre-commit
     reads by test_pre_commit.py."""
-    pages = ("agents", "gateway", "forbidden", "recordings", "spec", "statistics")
+    pages = ("agents", "gateway", "forbidden", "http-agents", "recordings", "spec", "statistics")
     elsewhere = "".join(DOCUMENTS[Path("docs") / f"{name}.md"] for name in pages)
     shown = [block for block in blocks("yaml") if "jobs:" not in block and "uses:" not in block]
     shown = [block for block in shown if f"```yaml\n{block}```" not in elsewhere]
