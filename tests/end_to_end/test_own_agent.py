@@ -266,6 +266,15 @@ def test_it_replays_without_a_key(tmp_path: Path, api: str) -> None:
     record_and_replay(tmp_path, spec({"type": api, "model": "m-1"}, {"total": TOTAL, "said": SAID}), WORKS, 2)
 
 
+@pytest.mark.parametrize("api", ["anthropic", "openai"])
+def test_it_goes_on_with_its_conversation_turn_by_turn_and_replays(tmp_path: Path, api: str) -> None:
+    turns = {"prompt": "Add up the prices in prices.csv.", "turns": ["Where is it?", "Thank you."]}
+    said = {"check": {"type": "exact", "expected": "The total is in total.txt.\nkept\nYou are welcome."}}
+    loop = spec({"type": api, "model": "m-1"}, {"total": TOTAL, "said": said}, task=turns)
+    script = (runs(f"{ADDS_UP}; echo kept > ~/note"), DONE, runs("cat ~/note"), Turn(text="kept"))
+    record_and_replay(tmp_path, loop, (*script, Turn(text="You are welcome.")), 1)
+
+
 @pytest.mark.docker
 @pytest.mark.parametrize("egress", ["allow", "deny"])
 def test_in_a_container_its_tools_run_there_and_it_replays(tmp_path: Path, egress: str) -> None:
