@@ -96,6 +96,8 @@ class ServicePlan:
     dns: tuple[str, ...]
     log_bytes: int
     """How much the engine keeps of what it prints, in each of two files."""
+    limits: CommandLimits = field(default_factory=CommandLimits)
+    """Of a service that is the agent; any other has none but of its processes."""
 
 
 def create(client: EngineClient, plan: ContainerPlan) -> str:
@@ -136,7 +138,10 @@ def create_service(client: EngineClient, plan: ServicePlan) -> str:
         log_config=LogConfig(type="json-file", config={"max-size": str(plan.log_bytes), "max-file": "2"}),
         security_opt=["no-new-privileges:true"],
         cap_drop=_SERVICES_LACK,
-        pids_limit=_SERVICE_PIDS,
+        pids_limit=plan.limits.pids or _SERVICE_PIDS,
+        nano_cpus=None if plan.limits.cpu is None else max(math.ceil(plan.limits.cpu * 1e9), 1),
+        mem_limit=plan.limits.memory,
+        memswap_limit=plan.limits.memory,
         # It may be in several networks, and does not forward between them.
         sysctls={"net.ipv4.ip_forward": "0"},
     )

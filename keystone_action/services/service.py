@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from keystone_action.services.http_mock.server import MockServer
     from keystone_action.services.server_process import Provider
     from keystone_action.spec.models.services import ServiceBase
+    from keystone_action.system.command import CommandLimits
 
 CRASHED = "went away while it was in use: it crashed or was killed, and what was committed last may be lost"
 """What is said of a server that did not live on to the end, whether it is back or not."""
@@ -58,6 +59,8 @@ class CellScope:
     from this machine."""
     watches_writes: bool = False
     """Whether what is written between `seal` and `settle` is wanted (`Place.writes`)."""
+    agent_limits: CommandLimits | None = None
+    """What a container may use that is the agent itself; None for all others."""
     shared: Path | None = None
     """A directory of ours that commands of the cell's sandbox can read, under the same path; it may be made yet. None
     where there is no sandbox."""

@@ -104,6 +104,13 @@ SPECS = (
     spec("busy-at-start", bot(start='get(os.environ["SHOP"])'), base=BASE, forbidden={"http_except": []}),
     spec("quiet-at-start", bot(), base=BASE, forbidden={"http_except": []}),
     spec("crashes", bot("os._exit(7)")),
+    spec("greedy", bot("return 'x' * len(bytearray(os.urandom(1 << 20) * 1024))"), resources={"memory": "128Mi"}),
+    spec(
+        "leaks",
+        bot('print(os.environ["WORD"], flush=True); return "fine"', env={"WORD": "{{ secrets.WORD }}"}),
+        secrets=[{"name": "WORD", "from": "generated"}],
+        forbidden={"secrets_in_logs": "deny"},
+    ),
     spec("never-listens", bot(start="time.sleep(600)", ready_timeout="3s")),
     spec("denied", None, agent=ELSEWHERE, base=BASE, network={"egress": {"default": "deny", "allow": ["example.org"]}}),
     spec("unknown", None, agent={**ELSEWHERE, "url": "http://agent.invalid/"}, base=BASE),
@@ -150,6 +157,18 @@ def test_one_that_crashes_is_an_agent_that_failed(cells: dict[str, dict[str, Any
     cell = cells["crashes"]
     assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1)
     assert "exit code 7" in json.dumps(cell)
+
+
+def test_the_limits_of_resources_are_its_own(cells: dict[str, dict[str, Any]]) -> None:
+    cell = cells["greedy"]
+    assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1)
+    assert "out of memory" in json.dumps(cell)
+
+
+def test_what_its_container_prints_is_the_agent_s(cells: dict[str, dict[str, Any]]) -> None:
+    (rule,) = cells["leaks"]["forbidden"]
+    assert (rule["rule"], rule["violated"]) == ("secrets_in_logs", True)
+    assert "POST / HTTP/1.1" in cells["leaks"]["agent"]["stderr"]
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,8 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         run = await _converse(prepared, agent, expressions, call)
     else:
         run = await call_agent(agent, sandbox, call)
-    if service is not None and (ended := await service.end()):
-        run = replace(run, advice=ended)
+    if service is not None:
+        run = await service.end(run, running.roots.private)
     running.progress.end_agent(run)
     await sandbox.close()
     return run

@@ -9,12 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import anyio
 import anyio.to_thread
 
+from keystone_action.agents.program import STDERR, keep_whole
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.runner.cell.model_gateway import open_models
@@ -25,14 +26,17 @@ from keystone_action.spec.expressions import interpolate, leaves, references
 from keystone_action.spec.models.services import ContainerService
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pydantic import BaseModel
 
     from keystone_action.engine.networks import ContainerNetwork
-    from keystone_action.evidence.model import Address
+    from keystone_action.evidence.model import Address, AgentRun
     from keystone_action.network.proxy import EgressCell
     from keystone_action.runner.cell.model_gateway import CellModels
     from keystone_action.runner.cell.running_cell import Expressions, RunningCell
     from keystone_action.sandbox.protocol import Sandbox
+    from keystone_action.services.container.service import ContainerPlace
     from keystone_action.spec.models.services import Service
 
 _OF_A_CELL = ("cell", "workspace", "record", "task")
@@ -54,20 +58,32 @@ class AgentService:
     """The container that is the cell's agent. It is there from the end of `setup` to the agent's end, so that all that
     it does is the agent's doing, and nobody writes while the cell is judged."""
 
-    def __init__(self, place: Place, remove: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, place: ContainerPlace, remove: Callable[[], Awaitable[object]]) -> None:
         self.place, self._remove = place, remove
         self._has_ended = False
 
-    async def end(self) -> str:
-        """Stop and remove it. Returns why it had ended before, empty where it had not."""
-        problem = ""
+    async def end(self, run: AgentRun, private: Path) -> AgentRun:
+        """Stop and remove it. Returns the agent's run, with what the container printed, and why it had ended before.
+        private: for what is long. Raises HarnessError where that can't be had."""
         try:
-            await anyio.to_thread.run_sync(self.place.settle)
-        except KeystoneError as error:
-            problem = error.message
+            printed = await anyio.to_thread.run_sync(self.place.printed)
+            stderr, long = await anyio.to_thread.run_sync(
+                keep_whole, printed.decode("utf-8", "replace"), private / STDERR
+            )
+            run = replace(run, stderr=stderr, stderr_bytes=len(printed), long_stderr=long)
+            return replace(run, advice=await anyio.to_thread.run_sync(self._failure))
+        except OSError as error:
+            raise HarnessError(f"what the agent printed can't be kept: {error.strerror or error}") from error
         finally:
             await self.leave()
-        return problem
+
+    def _failure(self) -> str:
+        """How it has ended by itself; empty where it has not, or well."""
+        try:
+            self.place.settle()
+        except ServiceError as error:
+            return error.message
+        return ""
 
     async def leave(self) -> None:
         """Remove it. Twice does no harm."""
@@ -308,8 +324,9 @@ class _Attachments:
                 self._running.progress.note(f"{told}: the agent got the gateway's key instead of the provider's")
         service = service.model_copy(update={"env": variables})
         started = (await self._acquire([service], last=True))[0]
-        block = started.attach(self._scope)
-        agent = AgentService(await block.__aenter__(), partial(block.__aexit__, None, None, None))
+        block = started.attach(replace(self._scope, agent_limits=self._running.limits))
+        place = cast("ContainerPlace", await block.__aenter__())
+        agent = AgentService(place, partial(block.__aexit__, None, None, None))
         self._stack.push_async_callback(agent.leave)
         return agent
 

@@ -21,7 +21,7 @@ from keystone_action.engine.networks import ContainerNetwork, address_in, networ
 from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
 from keystone_action.services.server_process import SERVER_TAIL_CHARACTERS
-from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, CommandLimits
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -107,6 +107,7 @@ class ServiceContainerPlan:
     env: Mapping[str, str] = field(default_factory=dict)
     command: str | Sequence[str] | None = None
     """A text is split as a shell would, a list is taken exactly; None is the image's own."""
+    limits: CommandLimits = field(default_factory=CommandLimits)
 
 
 class ServiceContainer:
@@ -168,6 +169,7 @@ class ServiceContainer:
             extra_hosts=network.hosts,
             dns=network.dns,
             log_bytes=ENGINE_KEEPS,
+            limits=self.plan.limits,
         )
         return create_service(self._client, plan)
 
@@ -240,6 +242,10 @@ class ServiceContainer:
             await self.must_run("before a command was run in it")
             raise
         return -1 if exit_code is None else exit_code, printed.decode("utf-8", "replace")
+
+    def printed(self) -> bytes:
+        """What it has printed, as far as the engine keeps it. Blocking; raises ServiceError."""
+        return ask_here(lambda: self._client.logs(self.id), f"service {self.plan.service}: its log can't be read")
 
     def tail(self) -> str:
         """What it printed last, at most 4,000 characters; empty when that can't be had. Kept when it is removed.

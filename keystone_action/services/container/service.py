@@ -24,6 +24,7 @@ from keystone_action.evidence.model import Address
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.spec.models.services import ContainerService
+from keystone_action.system.command import CommandLimits
 from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class GenericContainer(ServiceKind[ContainerService]):
         runs, `wait_for` succeeds and all `ports` accept connections."""
         if self._shared is None:
             network = scope.network or await self._host.group.enter()
-            container = await self._run(network, scope.cell_id)
+            container = await self._run(network, scope.cell_id, scope.agent_limits)
             async with undoing(partial(self._remove, container)):
                 yield self._place(container, scope)
             return
@@ -86,12 +87,18 @@ class GenericContainer(ServiceKind[ContainerService]):
         inside = self.name if scope.in_network else container.address
         return ContainerPlace(self.name, inside, port, container, notices)
 
-    async def _run(self, network: ContainerNetwork, cell_id: str = "") -> ServiceContainer:
+    async def _run(
+        self, network: ContainerNetwork, cell_id: str = "", limits: CommandLimits | None = None
+    ) -> ServiceContainer:
         import anyio
 
         definition = self._definition
         plan = ServiceContainerPlan(
-            service=self.name, image=definition.image, env=definition.env, command=definition.command
+            service=self.name,
+            image=definition.image,
+            env=definition.env,
+            command=definition.command,
+            limits=limits or CommandLimits(),
         )
         container = self._host.container(plan)
         await container.start(network, cell=cell_id)
@@ -125,6 +132,10 @@ class ContainerPlace(Place):
     ) -> None:
         super().__init__(name, _address(inside, port), _address(container.address, port), notices=notices)
         self._container = container
+
+    def printed(self) -> bytes:
+        """What the container has printed, as far as the engine keeps it. Blocking; raises ServiceError."""
+        return self._container.printed()
 
     async def run_sql(self, script: str) -> None:  # noqa: ARG002
         """Raises ServiceError: we know of no database here."""
