@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from keystone_action.services.service import CellScope, Place, RunningService
+    from keystone_action.services.sql_script import SqlScript
 
 IMAGES = ("mysql:9", "mariadb:11")
 _FIXTURE = """
@@ -64,7 +65,7 @@ class _Cells:
         import anyio.to_thread
 
         async with self.service.attach(scope) as there:
-            await there.run_sql(_FIXTURE)
+            await there.run_sql(SqlScript("sql", text=_FIXTURE))
             started = time.perf_counter()
             await there.seal()
             self.looking.append(time.perf_counter() - started)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from anyio.from_thread import BlockingPortal
 
     from keystone_action.services.service import RunningService
+    from keystone_action.services.sql_script import SqlScript
 
 IMAGE = "postgres:16"
 _FIXTURE = """
@@ -68,7 +69,7 @@ class _Cells:
             audit = AuditLog(place / "audit.jsonl")
             scope = CellScope("cell", place, place, audit, exclusive=False, watches_writes=self.watches)
             async with self.service.attach(scope) as there:
-                await there.run_sql(_FIXTURE)
+                await there.run_sql(SqlScript("sql", text=_FIXTURE))
                 await there.seal()
 
                 def agent() -> float:

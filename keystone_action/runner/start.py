@@ -107,13 +107,19 @@ async def _insist_on_closed_networks(planned: PlannedRun, provider: process.Proc
         )
 
 
+KEPT_SCRIPT = 8 << 20
+"""Bytes of an SQL script that is kept from before the first agent like other files; a larger one is read piece by
+piece, where a fixture runs it."""
+
+
 async def _take_author_material(
     planned: PlannedRun, secrets: Mapping[str, SpecSecrets], roots: Roots, container_roots: Roots
 ) -> AuthorMaterial:
     """Raises HarnessError."""
     files = AuthorFiles()
     for loaded in planned.wanted:
-        files.add_all(loaded.author_files, loaded.withheld)
+        scripts = {path for path in loaded.sql_files if path.stat().st_size > KEPT_SCRIPT}
+        files.add_all([path for path in loaded.author_files if path not in scripts], loaded.withheld)
     certificates = await _find_certificates(planned, roots)
     host = HostCheckouts(roots.cells)
     left_out = [planned.directory, planned.options.caller.directory / ".keystone", roots.path, container_roots.path]

@@ -17,6 +17,7 @@ from keystone_action.services.external_address import ExternalAddress
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
+from keystone_action.services.sql_script import SqlScript, run_script
 from keystone_action.spec.models.services import ExternalService
 from keystone_action.system.shutdown import undoing
 
@@ -162,15 +163,11 @@ class ExternalPlace(Place):
         except Exception as error:  # noqa: BLE001 - clients differ in what they raise of a server that has gone
             raise ServiceError(f"service {self.name} went away: {one_line(error)}") from None
 
-    async def run_sql(self, script: str) -> None:
+    async def run_sql(self, script: SqlScript) -> tuple[str, ...]:
         """See Place. With the rights of the URL's user."""
-        import anyio.to_thread
-
-        try:
-            await anyio.to_thread.run_sync(self._target.run_script, script)
-        except Exception as error:  # noqa: BLE001 - as above
-            raise ServiceError(f"service {self.name} refused a fixture: {one_line(error)}") from None
+        notices = await run_script(self.name, script, lambda: self._target.run_script(script), [Exception])
         await self.look()
+        return notices
 
     async def seal(self) -> None:
         """See Place. Finds out, too, whether a role of ours can be had."""

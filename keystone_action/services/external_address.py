@@ -11,12 +11,17 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.mysql import reader as mysql_reader
+from keystone_action.services.mysql.client_script import ClientScript, script_session
 from keystone_action.services.postgres import reader as postgres_reader
+from keystone_action.services.postgres.psql_script import PsqlScript
 from keystone_action.services.redefinitions import CatalogueLook, CatalogueWatch
 from keystone_action.services.service import one_line
+from keystone_action.services.sql_script import ScriptError, SqlScript
 from keystone_action.spec.models.policies import parse_host
 
 if TYPE_CHECKING:
+    import psycopg
+
     from keystone_action.services.database_queries import OwnRole
 
 _PORTS = {"postgresql": 5432, "mysql": 3306, "http": 80, "https": 443, "redis": 6379, "rediss": 6379, "amqp": 5672}
@@ -97,24 +102,22 @@ class ExternalAddress:
             self.kind, self._ask_http if self.kind in ("http", "https") else self.connect
         )
 
-    def run_script(self, script: str) -> None:
-        """Run statements. Raises the client's errors; TypeError for a service that is not a database."""
+    def run_script(self, script: SqlScript) -> tuple[str, ...]:
+        """Run a script; returns notices. Raises ScriptError, and the client's errors where it can't connect."""
         if self.kind == "postgresql":
-            import psycopg
+            return PsqlScript(script, self._postgres_session, [self._database()]).run()
+        if self.kind == "mysql":
+            own = self.address.database
+            return ClientScript(script, lambda: script_session(self.keywords), own, [own]).run()
+        raise ScriptError("it is not a database")
 
-            with psycopg.connect(**self.keywords, autocommit=True) as connection:
-                connection.execute(script.encode())
-        elif self.kind == "mysql":
-            import pymysql
-            from pymysql.constants import CLIENT
+    def _postgres_session(self) -> psycopg.Connection[Any]:
+        import psycopg
 
-            several = {**self.keywords, "autocommit": True, "client_flag": CLIENT.MULTI_STATEMENTS}
-            with pymysql.connect(**several) as mysql, mysql.cursor() as cursor:
-                cursor.execute(script)
-                while cursor.nextset():
-                    pass
-        else:
-            raise TypeError("it is not a database")
+        return psycopg.connect(**{**self.keywords, "client_encoding": "UTF8"}, autocommit=True)
+
+    def _database(self) -> str:
+        return str(self.keywords.get("dbname") or self.keywords.get("user") or "")
 
     def watch_and_role(self) -> tuple[CatalogueWatch, OwnRole | None]:
         """How checks of one cell ask, a role where it is a database: nothing was looked at and none made yet."""

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost
     from keystone_action.services.http_mock.server import MockServer
     from keystone_action.services.server_process import Provider
+    from keystone_action.services.sql_script import SqlScript
     from keystone_action.spec.models.services import ServiceBase
     from keystone_action.system.command import CommandLimits
 
@@ -100,8 +101,9 @@ class Place:
         self.writes = writes
         self.notices = notices
 
-    async def run_sql(self, script: str) -> None:  # noqa: ARG002
-        """For sql fixtures: run a script with the rights of the database's owner. Raises ServiceError."""
+    async def run_sql(self, script: SqlScript) -> tuple[str, ...]:  # noqa: ARG002
+        """For sql fixtures: run a script with the rights of the database's owner; returns notices. Raises
+        ServiceError, in which no row of it stands."""
         raise ServiceError(f"service {self.name} is {self.noun}; sql needs a database")
 
     async def seal(self) -> None:

@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from keystone_action.errors import HarnessError, ServiceError
 from keystone_action.runner.cell.fixtures import run_fixtures
+from keystone_action.services.sql_script import ScriptError, SqlScript
 from keystone_action.spec.models.task import Fixture
 
 _FIXTURES: TypeAdapter[Any] = TypeAdapter(list[Fixture])
@@ -43,10 +44,15 @@ class Bench:
         self.scripts: list[tuple[str, str]] = []
 
     def run(self, *documents: Mapping[str, Any], withheld: Collection[Path] = ()) -> tuple[str, ...]:
-        async def run_sql(service: str, script: str) -> None:
-            self.scripts.append((service, script))
-            if "BROKEN" in script:
+        async def run_sql(service: str, script: SqlScript) -> tuple[str, ...]:
+            try:
+                text = script.read_text()
+            except ScriptError as error:
+                raise ServiceError(error.problem) from None
+            self.scripts.append((service, text))
+            if "BROKEN" in text:
                 raise ServiceError("db said: syntax error", help="mend the script")
+            return ()
 
         fixtures = _FIXTURES.validate_python([dict(document) for document in documents])
         return asyncio.run(

@@ -26,6 +26,7 @@ from keystone_action.services.external import External
 from keystone_action.services.external_address import ExternalAddress
 from keystone_action.services.postgres.embedded_server import EmbeddedServer
 from keystone_action.services.service import CellScope, Place
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.spec.models.services import ExternalService
 
 
@@ -96,7 +97,7 @@ def test_postgresql_is_asked_by_its_own_user(postgres: PostgresForTests, tmp_pat
         service = external(cell.place.for_agent.url)
         with started(service, tmp_path) as place:
             assert place.for_agent == cell.place.for_agent
-            anyio.run(place.run_sql, "CREATE TABLE t (id int); INSERT INTO t VALUES (7);")
+            anyio.run(place.run_sql, SqlScript("sql", text="CREATE TABLE t (id int); INSERT INTO t VALUES (7);"))
             assert place.database is not None
             assert place.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
             cell.agent().execute("CREATE SCHEMA evil")
@@ -106,7 +107,7 @@ def test_postgresql_is_asked_by_its_own_user(postgres: PostgresForTests, tmp_pat
             with pytest.raises(QueryFailed, match="read-only"):
                 place.database.query("DELETE FROM t", timeout=10)
             with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
-                anyio.run(place.run_sql, "SELECT * FROM nowhere")
+                anyio.run(place.run_sql, SqlScript("sql", text="SELECT * FROM nowhere"))
     finally:
         cell.close()
 
@@ -169,11 +170,11 @@ def test_mariadb_is_asked_by_its_own_user(mariadb: MariaDb, tmp_path: Path) -> N
     database, user, password = mariadb.make_database()
     service = external(f"mysql://{user}:{password}@127.0.0.1:{mariadb.port}/{database}")
     with started(service, tmp_path) as place:
-        anyio.run(place.run_sql, "CREATE TABLE t (id int); INSERT INTO t VALUES (7); SELECT 1;")
+        anyio.run(place.run_sql, SqlScript("sql", text="CREATE TABLE t (id int); INSERT INTO t VALUES (7); SELECT 1;"))
         assert place.database is not None
         assert place.database.query("SELECT id FROM t", timeout=10).rows == ((7,),)
         with pytest.raises(ServiceError, match=r"service db refused a fixture: .*nowhere"):
-            anyio.run(place.run_sql, "INSERT INTO t VALUES (8); SELECT * FROM nowhere")
+            anyio.run(place.run_sql, SqlScript("sql", text="INSERT INTO t VALUES (8); SELECT * FROM nowhere"))
 
 
 def test_several_cells_at_once_are_told_that_they_share_it(mariadb: MariaDb, tmp_path: Path) -> None:

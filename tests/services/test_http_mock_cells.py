@@ -24,6 +24,7 @@ from keystone_action.services.http_mock import service as mock_cell
 from keystone_action.services.http_mock.guarded import SHARED_USER
 from keystone_action.services.http_mock.server import MOCK_HOST, MockServer
 from keystone_action.services.http_mock.service import HttpMock, MockCell, RouteTable
+from keystone_action.services.sql_script import SqlScript
 
 # `validate_api_responses.py` as `000_66edd30c29bbac31.txt` has it, under "Custom Python invariant".
 VALIDATE = """
@@ -326,7 +327,7 @@ def test_errors_of_the_service(tmp_path):
         attached(service, replace(scope_in(tmp_path), private=tmp_path / "file")).__enter__()
     with attached(service, scope_in(tmp_path)) as place:
         with pytest.raises(ServiceError, match="service api is an http_mock; sql needs a database"):
-            asyncio.run(place.run_sql("SELECT 1"))
+            asyncio.run(place.run_sql(SqlScript("sql", text="SELECT 1")))
         server.stop()
     asyncio.run(service.stop())
 

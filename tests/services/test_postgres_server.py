@@ -20,6 +20,7 @@ from keystone_action.sandbox.processes import system_v
 from keystone_action.sandbox.processes.client import ServiceProcess
 from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.postgres.service import EmbeddedPostgres
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.spec.models.services import PostgresService
 
 
@@ -133,7 +134,7 @@ def test_a_crash_between_two_looks_is_told_as_one(
     with pytest.raises(ServiceError, match=r"the embedded PostgreSQL went away .* it crashed or was killed"):
         cell.place.settle()
     with pytest.raises(ServiceError, match="it crashed or was killed"):
-        portal.call(cell.place.run_sql, "SELECT 1")
+        cell.run(SqlScript("sql", text="SELECT 1"))
     cell.close()
 
 

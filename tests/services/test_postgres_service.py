@@ -179,7 +179,7 @@ def test_text_is_utf_8(cell: PostgresCell) -> None:
 
 
 def test_a_fixture_that_fails_says_where(cell: PostgresCell) -> None:
-    with pytest.raises(ServiceError, match=r"service db: .* refused a fixture at line 3: .*nowhere"):
+    with pytest.raises(ServiceError, match=r"service db refused a fixture: sql:3: SELECT: .*nowhere"):
         cell.fixture("SELECT 1;\n\nSELECT * FROM nowhere;")
 
 

@@ -17,6 +17,7 @@ from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.model import QueryFailed, QueryResult
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.service import CellScope, Place
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.services.sqlite.service import SqliteFile
 from keystone_action.spec.models.services import SqliteService
 
@@ -34,7 +35,7 @@ class SqliteCell:
         return self.workspace / "data.db"
 
     def fixture(self, script: str) -> None:
-        self.portal.call(self.place.run_sql, script)
+        self.portal.call(self.place.run_sql, SqlScript("sql", text=script))
 
     def query(self, sql: str, timeout: float = 10.0) -> QueryResult:
         assert self.place.database is not None

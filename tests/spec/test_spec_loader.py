@@ -228,6 +228,38 @@ invariants: {a: {check: {type: custom, script: 'checks/{{ params.which }}.py'}}}
     assert loaded.prompt_is_literal
 
 
+def test_files_that_sql_scripts_include_are_the_authors_and_withheld(
+    load_text: Load, directory: Path, write: Write, tmp_path: Path
+) -> None:
+    """So they are in the run's identity, and compared with those of the base commit."""
+    (directory.parent / "outside.sql").write_text("SELECT 1")
+    write(
+        "-- a\n\\i parts/one.sql\nSELECT 1; \\copy t (a, b) from 'rows one.csv' csv\n\\i ../outside.sql\n", "dump.sql"
+    )
+    write("\\ir two.sql;\n\\ir missing.sql\n\\i dump.sql", "parts/one.sql")
+    write("INSERT INTO t VALUES ('\\i never.sql');", "parts/two.sql")
+    write("1,2", "rows one.csv")
+    write("source tables.sql\n  SOURCE more.sql ;\n\\. last.sql\nselect 'source', \"source never.sql\"", "mysql.sql")
+    for name in ("tables.sql", "more.sql", "last.sql", "inline.sql", "unnamed.sql"):
+        write("", name)
+    loaded = load_text(
+        HEAD
+        + CHECKS
+        + """
+services: [{name: db, type: postgres}]
+fixtures:
+  - {type: sql, service: db, file: dump.sql}
+  - {type: sql, service: db, file: mysql.sql}
+  - {type: sql, service: db, sql: "\\\\i inline.sql"}
+"""
+    )
+    included = {"parts/one.sql", "parts/two.sql", "rows one.csv", "tables.sql", "more.sql", "last.sql", "inline.sql"}
+    names = {str(path.relative_to(directory)) for path in loaded.author_files}
+    assert names == {"dump.sql", "mysql.sql", *included}
+    assert {str(path.relative_to(directory)) for path in loaded.withheld} == {"keystone.yaml", *included}
+    assert {str(path.relative_to(directory)) for path in loaded.sql_files} == names
+
+
 def test_every_file_that_a_path_can_become_must_be_there(errors_of: Errors, write: Write) -> None:
     write("", "checks/a.py")
     text = "parallelism: {matrix: {w: [a, b, c]}, exclude: [{w: c}]}\n"

@@ -26,6 +26,7 @@ from keystone_action.evidence.model import QueryResult
 from keystone_action.services.container.host import make_host
 from keystone_action.services.http_mock.server import MockServer
 from keystone_action.services.service import CellScope, Place, RunningService, Surroundings, build_service
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.spec.models.services import Service
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class ServedCell:
     """What ends with its place alone."""
 
     def fixture(self, script: str) -> None:
-        self.world.portal.call(self.place.run_sql, script)
+        self.world.portal.call(self.place.run_sql, SqlScript("sql", text=script))
         self.seal()
 
     def query(self, sql: str) -> QueryResult:

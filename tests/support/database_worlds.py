@@ -26,6 +26,7 @@ from keystone_action.evidence.model import Database
 from keystone_action.invariants.check import Outcome
 from keystone_action.services.external import External
 from keystone_action.services.service import CellScope, Place, RunningService
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.services.sqlite.service import SqliteFile
 from keystone_action.spec.models.services import ExternalService, SqliteService
 
@@ -65,7 +66,7 @@ class DatabaseWorld:
 
     dialect: str
     database: Database
-    run_sql: Callable[[str], None]
+    run_sql: Callable[[str], object]
     seal: Callable[[], None]
     agent: Callable[[Sequence[str]], None]
     workspace: Path
@@ -165,7 +166,7 @@ def _of_service(
     return DatabaseWorld(
         dialect,
         own.database,
-        lambda script: portal.call(own.run_sql, script),
+        lambda script: portal.call(own.run_sql, SqlScript("sql", text=script)),
         lambda: portal.call(own.seal),
         lambda statements: agent(own.for_host.url, statements),
         place,

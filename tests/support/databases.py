@@ -25,6 +25,7 @@ from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import sandboxes as process
 from keystone_action.services.postgres.service import EmbeddedPostgres
 from keystone_action.services.service import CellScope, Place
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.spec.models.services import PostgresService
 
 
@@ -47,8 +48,12 @@ class PostgresCell:
 
     def fixture(self, script: str) -> None:
         """What an sql fixture of the spec does before the agent starts; then it does."""
-        self.portal.call(self.place.run_sql, script)
+        self.run(SqlScript("sql", text=script))
         self.seal()
+
+    def run(self, script: SqlScript) -> tuple[str, ...]:
+        """A script of a fixture; returns notices."""
+        return self.portal.call(self.place.run_sql, script)
 
     def seal(self) -> None:
         """The agent starts."""

@@ -22,6 +22,7 @@ from keystone_action.files.git import history as git_history
 from keystone_action.files.paths import PathProblem, make_directories_inside, read_inside, resolve_inside, write_inside
 from keystone_action.files.workspace import copy_tree
 from keystone_action.invariants.own_process import NotFinished, ask_program
+from keystone_action.services.sql_script import SqlScript
 from keystone_action.spec.models.task import AnyFixture, DirectoryFixture, GitRepoFixture, SqlFixture
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ SOURCE_LIMIT = 8 << 20
 SECONDS = 60.0
 """For the program that makes stubs."""
 _PROGRAM = Path(__file__).with_name("stub_program.py")
-RunSql = Callable[[str, str], Awaitable[None]]
+RunSql = Callable[[str, SqlScript], Awaitable[tuple[str, ...]]]
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
@@ -47,11 +48,15 @@ async def run_fixtures(
     directory: Path,
     withheld: Collection[Path] = (),
     run_sql: RunSql,
+    sql_files: Collection[Path] = (),
 ) -> tuple[str, ...]:
-    """Apply interpolated fixtures in order; returns notices (links that dangle, history that was replaced).
+    """Apply interpolated fixtures in order; returns notices (links that dangle, history that was replaced, owners that
+    were passed over).
 
-    directory: the spec's. run_sql: given a service's name and a script. What is laid out belongs to the owner of the
-    workspace. Raises HarnessError that names the fixture by its number and says what went wrong.
+    directory: the spec's. run_sql: given a service's name and a script. sql_files: which scripts may include. What is
+    laid out belongs to the owner of the workspace.
+
+    Raises HarnessError that names the fixture by its number and says what went wrong.
     """
     notices: list[str] = []
     for index, fixture in enumerate(fixtures):
@@ -61,7 +66,7 @@ async def run_fixtures(
             elif isinstance(fixture, DirectoryFixture):
                 notices += await anyio.to_thread.run_sync(_copy, fixture, workspace, directory, withheld)
             else:
-                await run_sql(fixture.service, await anyio.to_thread.run_sync(_script, fixture, directory))
+                notices += await run_sql(fixture.service, _script(fixture, directory, sql_files))
         except (KeystoneError, git.GitFailed, PathProblem, OSError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             remedy = error.help if isinstance(error, KeystoneError) else ""
@@ -77,13 +82,12 @@ def _name_fixture(fixture: AnyFixture) -> str:
     return f"directory {fixture.from_}"
 
 
-def _script(fixture: SqlFixture, directory: Path) -> str:
+def _script(fixture: SqlFixture, directory: Path, sql_files: Collection[Path]) -> SqlScript:
+    includes = frozenset(sql_files)
     if fixture.sql is not None:
-        return fixture.sql
-    try:
-        return (directory / str(fixture.file)).read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        raise HarnessError(f"{fixture.file} is not UTF-8") from None
+        return SqlScript("sql", text=fixture.sql, directory=directory, includes=includes)
+    file = str(fixture.file)
+    return SqlScript(file, path=directory / file, directory=directory, includes=includes)
 
 
 def _copy(fixture: DirectoryFixture, workspace: Path, directory: Path, withheld: Collection[Path]) -> tuple[str, ...]:

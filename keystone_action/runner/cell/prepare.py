@@ -260,6 +260,7 @@ async def _lay_out_fixtures(running: RunningCell, expressions: Expressions, conn
             directory=running.loaded.directory,
             withheld=running.withheld,
             run_sql=lambda service, script: connections.places[service].run_sql(script),
+            sql_files=running.loaded.sql_files,
         )
         running.progress.note(*notices)
     if stubs:

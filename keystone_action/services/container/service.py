@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
     from keystone_action.services.container.engine_container import ServiceContainer
     from keystone_action.services.container.host import ContainerHost
+    from keystone_action.services.sql_script import SqlScript
     from keystone_action.spec.models.services import ContainerService, MysqlService, PostgresService
 
 _CONNECT_SECONDS = 2.0
@@ -137,7 +138,7 @@ class ContainerPlace(Place):
         """What the container has printed, as far as the engine keeps it. Blocking; raises ServiceError."""
         return self._container.printed()
 
-    async def run_sql(self, script: str) -> None:  # noqa: ARG002
+    async def run_sql(self, script: SqlScript) -> tuple[str, ...]:  # noqa: ARG002
         """Raises ServiceError: we know of no database here."""
         raise ServiceError(f"service {self.name} is a container; sql needs a database that we know")
 

@@ -80,19 +80,9 @@ class MysqlCellDatabase:
             self._end_sessions(admin)
             admin.execute("ALTER USER %s@'%%' IDENTIFIED BY %s", (self.user, self.password))
 
-    def run_script(self, script: str) -> None:
-        """Run statements with the user's rights. Raises pymysql's errors."""
-        import pymysql
-        from pymysql.constants import CLIENT
-
-        keywords = self.server.address(self.user, self.password, self.database)
-        with (
-            pymysql.connect(**keywords, autocommit=True, client_flag=CLIENT.MULTI_STATEMENTS) as session,
-            session.cursor() as cursor,
-        ):
-            cursor.execute(script)
-            while cursor.nextset():
-                pass
+    def user_connection(self) -> dict[str, Any]:
+        """Keywords of `pymysql.connect` for the user."""
+        return self.server.address(self.user, self.password, self.database)
 
     def look(self, _path: tuple[str, ...] | None = None) -> CatalogueLook:
         """What stands in the database, and its name; built-in functions come first here. Raises pymysql's errors."""

@@ -15,11 +15,13 @@ from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.container.service import DatabaseServers
+from keystone_action.services.mysql.client_script import ClientScript, script_session
 from keystone_action.services.mysql.reader import MysqlReader
 from keystone_action.services.mysql.server import MysqlCellDatabase, MysqlCredentials, MysqlInContainer
 from keystone_action.services.mysql.write_log import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
 from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
+from keystone_action.services.sql_script import ServerLook, SqlScript, run_script
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
 from keystone_action.system.shutdown import undoing
 
@@ -74,7 +76,7 @@ class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
             wanted = self._credentials if seat.by_env else MysqlCredentials.of_a_cell()
             for_host = _address(seat.server.container.address, self._port, wanted)
             for_agent = _address(self.name, self._port, wanted) if scope.in_network else for_host
-            place = MysqlPlace(self.name, for_agent, for_host, seat.server, wanted)
+            place = MysqlPlace(self.name, for_agent, for_host, seat.server, wanted, self._credentials.database)
             if scope.watches_writes:
                 place.watch_writes(self._credentials.database, scope.private)
             async with undoing(place.drop) if seat.shared else nullcontext():
@@ -87,12 +89,19 @@ class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
 
 
 class MysqlPlace(Place):
-    """One cell's database on a server of ours."""
+    """One cell's database on a server of ours. shown: its name in the spec."""
 
     def __init__(
-        self, name: str, for_agent: Address, for_host: Address, server: MysqlInContainer, wanted: MysqlCredentials
+        self,
+        name: str,
+        for_agent: Address,
+        for_host: Address,
+        server: MysqlInContainer,
+        wanted: MysqlCredentials,
+        shown: str,
     ) -> None:
         self._server = server
+        self._database_of_env = shown
         self._cell = MysqlCellDatabase(server, wanted.database, wanted.user, wanted.password)
         self._watch = CatalogueWatch(self._cell.look)
         reader = MysqlReader(self._cell.reader_connection(), self._watch.changes)
@@ -115,9 +124,15 @@ class MysqlPlace(Place):
         with contextlib.suppress(ServiceError):
             await self._run("could not drop a cell's database", self._cell.drop)
 
-    async def run_sql(self, script: str) -> None:
+    async def run_sql(self, script: SqlScript) -> tuple[str, ...]:
         """See Place."""
-        await self._run("refused a fixture", lambda: self._cell.run_script(script))
+        import pymysql
+
+        cell = self._cell
+        names = {cell.database, self._database_of_env}
+        run = ClientScript(script, lambda: script_session(cell.user_connection()), cell.database, names).run
+        look = ServerLook(lambda: self._server.crashed, lambda: self._server.container.failure(CRASHED))
+        return await run_script(self.name, script, run, [pymysql.err.MySQLError, OSError, RuntimeError], look)
 
     async def seal(self) -> None:
         """See Place."""

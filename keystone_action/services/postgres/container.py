@@ -268,7 +268,14 @@ class PostgresContainer:
             for_host = wanted.address(seat.server.container.address, self._port)
             for_agent = wanted.address(self.name, self._port) if scope.in_network else for_host
             place = PostgresPlace(
-                self.name, for_agent, for_host, seat.server, wanted, _failure, watches_writes=scope.watches_writes
+                self.name,
+                for_agent,
+                for_host,
+                seat.server,
+                wanted,
+                _failure,
+                databases=[self._credentials.database],
+                watches_writes=scope.watches_writes,
             )
             await place.create()
             async with undoing(place.drop) if seat.shared else nullcontext():

@@ -174,18 +174,13 @@ class PostgresCellDatabase:
 
     def remember(self) -> None:
         """Take down what stands now as what stood before the agent, as its role sees it. Raises psycopg.Error."""
-        with self._owner_session() as session:
+        with self.owner_session() as session:
             schemas = tuple(_column(session, "SELECT unnest(current_schemas(false))::text"))
             session.execute("SET search_path = pg_catalog")
             settings = tuple(tuple(row) for row in session.execute(_SETTINGS, self._own).fetchall())
             shadows = read_shadows(session, schemas)
             self.before = StateBefore(schemas, settings, shadows, read_postgres_catalogue(session))
         self._shadows = None
-
-    def run_script(self, script: str) -> None:
-        """Run statements with the owner's rights; `remember` is for when all have run. Raises psycopg.Error."""
-        with self._owner_session() as session:
-            session.execute(script.encode())
 
     def end_sessions(self) -> None:
         """End all sessions of the agent's, busy ones too. Raises psycopg.Error."""
@@ -271,13 +266,16 @@ class PostgresCellDatabase:
             names["reader_password"] = sql.Literal(scram_verifier(self.reader_password, private=True))
         admin.execute(sql.SQL(text).format(**names), prepare=False)
 
-    def _owner_session(self) -> psycopg.Connection[Any]:
+    def owner_session(self) -> psycopg.Connection[Any]:
+        """With the owner's rights, each statement its own transaction; `remember` is for when all have run. Raises
+        psycopg.Error."""
         import psycopg
 
         return psycopg.connect(
             **self.server.address(self.owner, self.owner_password, self.database),
             autocommit=True,
             application_name="keystone",
+            client_encoding="UTF8",
         )
 
 

@@ -7,15 +7,16 @@ import secrets
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 from urllib.parse import quote
 
 from keystone_action.errors import ServiceError, UsageError
 from keystone_action.evidence.model import Address
 from keystone_action.services.postgres.databases import PostgresCellDatabase, PostgresServer
+from keystone_action.services.postgres.psql_script import PsqlScript
 from keystone_action.services.postgres.reader import PostgresReader
 from keystone_action.services.postgres.write_log import PostgresWrites
 from keystone_action.services.service import CRASHED, Place, one_line
+from keystone_action.services.sql_script import ServerLook, SqlScript, run_script
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def read_credentials(service: str, env: Mapping[str, str], *, reserved: Collecti
 
 
 class PostgresPlace(Place):
-    """One cell's database. failure: makes the service's error of a problem; may block. watches_writes: see
+    """One cell's database. failure: makes the service's error of a problem; may block. databases: by what names
+    scripts may mean it. lacking: what to do about an extension that the server does not have. watches_writes: see
     CellScope."""
 
     def __init__(
@@ -75,8 +77,12 @@ class PostgresPlace(Place):
         wanted: PostgresCredentials,
         failure: Callable[[PostgresServer, str], ServiceError],
         *,
+        databases: Collection[str] = (),
+        lacking: str = "",
         watches_writes: bool = False,
     ) -> None:
+        self._databases = frozenset({wanted.database, *databases})
+        self._lacking = lacking
         cell = PostgresCellDatabase(server, wanted.database, wanted.user, wanted.password, unique=wanted.unique)
         reader = PostgresReader(
             server.address(cell.reader, cell.reader_password, cell.database),
@@ -93,9 +99,14 @@ class PostgresPlace(Place):
         """A fresh database. Raises ServiceError."""
         await self._run("could not make a database for a cell", self.cell.create)
 
-    async def run_sql(self, script: str) -> None:
+    async def run_sql(self, script: SqlScript) -> tuple[str, ...]:
         """See Place."""
-        await self._run("refused a fixture", lambda: self.cell.run_script(script), script)
+        import psycopg
+
+        run = PsqlScript(script, self.cell.owner_session, self._databases, self._lacking).run
+        server = self.cell.server
+        look = ServerLook(lambda: server.crashed, lambda: self._failure(server, CRASHED))
+        return await run_script(self.name, script, run, [psycopg.Error], look)
 
     async def seal(self) -> None:
         """See Place. For when setup has changed the database."""
@@ -132,7 +143,7 @@ class PostgresPlace(Place):
         with contextlib.suppress(psycopg.Error):
             await anyio.to_thread.run_sync(self.cell.drop)
 
-    async def _run(self, what: str, call: Callable[[], None], script: str = "") -> None:
+    async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread
         import psycopg
 
@@ -142,7 +153,7 @@ class PostgresPlace(Place):
             found = error
         else:
             return
-        problem = await anyio.to_thread.run_sync(self._problem, f"{what}{_position(found, script)}", found)
+        problem = await anyio.to_thread.run_sync(self._problem, what, found)
         raise await anyio.to_thread.run_sync(self._failure, self.cell.server, problem) from None
 
     def _problem(self, what: str, error: Exception) -> str:
@@ -162,9 +173,3 @@ def _ended_by_server(error: Exception) -> bool:
 
 _CRASH_STATES = frozenset({"57P01", "57P02", "57P03"})
 """It shuts down, another of its processes crashed, it recovers."""
-
-
-def _position(error: Any, script: str) -> str:
-    """` at line 3` when the server said where."""
-    position = getattr(getattr(error, "diag", None), "statement_position", None)
-    return f" at line {script[: int(position) - 1].count(chr(10)) + 1}" if position and script else ""

@@ -64,6 +64,9 @@ class Postgres(ServiceKind[PostgresService | ContainerService]):
 
 
 _HONOURED = frozenset({"POSTGRES_USER", "POSTGRES_PASSWORD", "POSTGRES_DB", "POSTGRES_HOST_AUTH_METHOD"})
+_LACKING = (
+    "The embedded PostgreSQL does not have it: give the service `image: postgres:17`, which needs a Docker engine."
+)
 _AUTH_METHODS = frozenset({"scram-sha-256", "md5", "password", "trust"})
 _RESERVED_DATABASES = frozenset({"template0", "template1", MAINTENANCE})
 
@@ -163,7 +166,15 @@ class EmbeddedPostgres:
             if scope.network is not None and scope.in_network:
                 for_agent = wanted.address(self.name, await self._open_way(scope.network, server, way))
             place = PostgresPlace(
-                self.name, for_agent, for_host, server, wanted, _failure, watches_writes=scope.watches_writes
+                self.name,
+                for_agent,
+                for_host,
+                server,
+                wanted,
+                _failure,
+                databases=[self._credentials.database],
+                lacking=_LACKING,
+                watches_writes=scope.watches_writes,
             )
             await place.create()
             # The way there closes first: nobody comes while the database goes.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import json
+import re
 import secrets
 import sqlite3
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from keystone_action.files.paths import PathMissing, PathProblem, write_inside
 from keystone_action.services import compared_rows as rows
 from keystone_action.services.database_comparison import NET_CHANGES
 from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
+from keystone_action.services.sql_script import ScriptError, SqlScript
 from keystone_action.services.sqlite.reader import SqliteProcess, SqliteReader, copy_in
 from keystone_action.spec.models.services import SqliteService
 from keystone_action.system.shutdown import undoing
@@ -35,6 +37,8 @@ _PROGRAM = Path(__file__).with_name("comparing_program.py")
 _ROWS = Path(rows.__file__)
 _SECONDS = 900.0
 _TEXTS_AT_ONCE = 32 << 20
+_VALUES = re.compile(r'".*"|(?<=no such column: ).*', re.DOTALL)
+"""In what SQLite says of a script: a text in double quotes may be meant for a column."""
 _OTHER_FILES = "files that it attached are other databases, and are not looked at"
 EVERYTHING = "*"
 """The table of the one write that is told of a file that the agent made unreadable."""
@@ -201,15 +205,19 @@ class SqlitePlace(Place):
         self._watched = SqliteWrites(name, self._reader, process) if scope.watches_writes else None
         super().__init__(name, address, address, database=self._reader, writes=self._watched)
 
-    async def run_sql(self, script: str) -> None:
+    async def run_sql(self, script: SqlScript) -> tuple[str, ...]:
         """See Place. Run before the agent starts, on a copy that then takes the file's place: what was copied into the
         workspace may hold links."""
         import anyio.to_thread
 
         try:
-            await anyio.to_thread.run_sync(self._run_script, script)
-        except (sqlite3.Error, sqlite3.Warning, PathProblem, OSError) as error:
+            await anyio.to_thread.run_sync(lambda: self._run_script(script.read_text()))
+        except (sqlite3.Error, sqlite3.Warning) as error:
+            said = _VALUES.sub("…", str(error))
+            raise ServiceError(f"service {self.name} refused a fixture: {script.name}: {said}") from None
+        except (PathProblem, OSError, ScriptError) as error:
             raise ServiceError(f"service {self.name} refused a fixture: {error}") from None
+        return ()
 
     def _run_script(self, script: str) -> None:
         private, workspace = self._scope.private, self._scope.workspace

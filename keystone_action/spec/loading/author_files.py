@@ -7,9 +7,11 @@ runs.
 from __future__ import annotations
 
 import codecs
+import mmap
 import os
 import re
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError
@@ -174,6 +176,55 @@ def read_below(directory: Path) -> dict[str, bytes]:
         return {name: (directory / name).read_bytes() for name in files_below(directory)}
     except OSError as error:
         raise ValueError(f"can't be read: {error.strerror}") from error
+
+
+_ONE = rb"""[ \t]+(?:'((?:[^'\n]|''){1,4096})'|"([^"\n]{1,4096})"|([^\s'";]{1,4096}))"""
+_INCLUDED = (
+    re.compile(rb"\\(i|ir|include|include_relative|\.)" + _ONE),
+    re.compile(rb"(?i:\\copy)()[ \t][^\n]{1,4096}?[ \t)](?i:from)" + _ONE),
+    re.compile(rb"\n[ \t]*(?i:source)()" + _ONE),
+)
+
+
+def sql_files(scripts: Iterable[Path], texts: Iterable[str], directory: Path) -> tuple[Path, ...]:
+    """These scripts of sql fixtures and all files below the spec's directory that they seem to include, resolved. A
+    file that is only named in a text looks the same; what is really read is a part of these."""
+    found: dict[Path, None] = {}
+    waiting = [path.resolve() for path in scripts]
+    for text in texts:
+        waiting += _included(b"\n" + text.encode("utf-8", "replace"), directory, directory)
+    while waiting:
+        path = waiting.pop()
+        if path in found:
+            continue
+        found[path] = None
+        try:
+            with path.open("rb") as file:
+                if os.fstat(file.fileno()).st_size:
+                    with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                        waiting += _included(content, path.parent, directory)
+                        first = _INCLUDED[2].match(b"\n" + content[: 2 * _LONGEST_PATH].removeprefix(codecs.BOM_UTF8))
+                        waiting += _below(first, path.parent, directory) if first is not None else ()
+        except OSError:
+            continue  # told where it is read
+    return tuple(found)
+
+
+def _included(content: bytes | mmap.mmap, folder: Path, directory: Path) -> Iterator[Path]:
+    for pattern in _INCLUDED:
+        for named in pattern.finditer(content):
+            yield from _below(named, folder, directory)
+
+
+def _below(named: re.Match[bytes], folder: Path, directory: Path) -> Iterator[Path]:
+    base = folder if named[1] in (b"ir", b"include_relative") else directory
+    text = os.fsdecode(named[2].replace(b"''", b"'") if named[2] is not None else named[3] or named[4])
+    try:
+        path = (base / text).resolve(strict=True)
+    except (OSError, ValueError, RuntimeError):
+        return
+    if path.is_relative_to(directory) and path.is_file():
+        yield path
 
 
 def _size(root: Path, path: Path, relative: str) -> int:

@@ -12,7 +12,7 @@ from pathlib import Path as FilePath
 from typing import Any
 
 from keystone_action.spec.expressions import ExpressionError, Leaf, interpolate, names_used
-from keystone_action.spec.loading.author_files import files_below
+from keystone_action.spec.loading.author_files import files_below, sql_files
 from keystone_action.spec.loading.diagnostics import listing, nearest, show_value
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
@@ -24,6 +24,7 @@ from keystone_action.spec.models.fields import (
     ShellCommand,
     WorkspacePath,
 )
+from keystone_action.spec.models.task import SqlFixture
 
 MAX_VARIANTS = 10_000
 """Combinations of parameters and records that are tried for one path with expressions."""
@@ -41,10 +42,17 @@ class FieldRules:
     """The directory that no path may leave."""
     author_files: dict[FilePath, None] = field(default_factory=dict)
     withheld: set[FilePath] = field(default_factory=set)
+    scripts: dict[FilePath, None] = field(default_factory=dict)
+    """Of sql fixtures."""
 
     @property
     def _has_expressions(self) -> bool:
         return self.scope.rules.has_expressions
+
+    def sql_files(self) -> tuple[FilePath, ...]:
+        """The scripts of sql fixtures and what they include."""
+        texts = (one.sql for one in self.scope.spec.fixtures if isinstance(one, SqlFixture) and one.sql is not None)
+        return sql_files(self.scripts, texts, self.directory)
 
     def check(self, leaf: Leaf) -> Iterator[Problem]:
         """What is wrong with one text."""
@@ -93,6 +101,8 @@ class FieldRules:
             found = self._one_author_path(text, marker)
             if isinstance(found, FilePath):
                 self.author_files.setdefault(found)
+                if leaf.path[0] == "fixtures" and leaf.path[-1] == "file":
+                    self.scripts.setdefault(found)
                 if marker.withheld:
                     self.withheld.add(found)
             else:

@@ -196,6 +196,9 @@ class LoadedSpec(RunRules):
     checkout_directory: Path | None = None
     """What `workspace` and `agent.dir` are relative to when the spec comes from another commit than they do; None =
     `directory`."""
+    sql_files: tuple[Path, ...] = ()
+    """The scripts of sql fixtures, and the files that they include: these may be larger than the memory, and what is
+    included the agent may not see."""
     code_warnings: tuple[Diagnostic, ...] = ()
     """Those of the warnings that are about the files of `agent.dir`."""
     changed_recordings: frozenset[str] = frozenset()

@@ -152,8 +152,8 @@ class GitRepoFixture(StrictModel):
 
 
 class SqlFixture(StrictModel):
-    """SQL that is run in a database service before the agent starts, as the owner of the database. Give exactly one of
-    `sql` and `file`.
+    """SQL that is run in a database service before the agent starts, as the owner of the database: what `psql` and the
+    clients of MySQL and MariaDB load, such as a dump. Give exactly one of `sql` and `file`.
     """
 
     type: Literal["sql"]
@@ -168,7 +168,8 @@ class SqlFixture(StrictModel):
     Example: `CREATE TABLE customers (id integer, name text)`
     """
     file: Annotated[str, AuthorPath("file", withheld=False)] | None = None
-    """A file with the statements, relative to the spec, in UTF-8.
+    """A file with the statements, relative to the spec, of any size: a dump of `pg_dump` (plain), `mysqldump` or
+    `mariadb-dump`, too.
 
     Example: `schema.sql`
     """
