@@ -123,12 +123,24 @@ def _refuse_what_processes_lack(loaded: LoadedSpec, options: Options) -> None:
 def substituted_services(specs: Sequence[LoadedSpec]) -> tuple[str, ...]:
     """What runs in place of an image that was asked for where there is no engine, a sentence each."""
     return tuple(
-        f"service {service.name} of {loaded.spec.id}: embedded PostgreSQL instead of the image {service.image}"
-        + _without_effect(service)
+        f"service {service.name} of {loaded.spec.id}: {instead}{_without_effect(service)}"
         for loaded in specs
         for service in loaded.spec.services
-        if isinstance(service, ServerBase) and service.kind == "postgres" and service.image
+        if isinstance(service, ServerBase) and (instead := _instead_of_image(service))
     )
+
+
+def _instead_of_image(service: ServerBase) -> str:
+    """Empty where nothing stands in for an image."""
+    if service.kind == "postgres" and service.image:
+        return f"embedded PostgreSQL instead of the image {service.image}"
+    if service.kind == "mysql" and not service.image:
+        from keystone_action.services.mysql.local_server import find_program
+        from keystone_action.services.mysql.service import DEFAULT_IMAGE
+
+        program = find_program()
+        return f"{program.name} of this machine instead of the image {DEFAULT_IMAGE}" if program is not None else ""
+    return ""
 
 
 def _without_effect(service: ServerBase) -> str:
@@ -219,10 +231,9 @@ def _needs(loaded: LoadedSpec, options: Options) -> Iterator[str]:
     elif options.running.sandbox == "docker":
         yield "--sandbox docker needs a Docker engine"
     for service in loaded.spec.services:
-        if needs_image(service) and service.kind != "postgres":
-            image = getattr(service, "image", None)
-            what = f"image: {image}" if image else f"type: {service.kind}"
-            yield f"{loaded.path}: service {service.name} ({what}) needs a Docker engine"
+        image = getattr(service, "image", None)
+        if image and needs_image(service) and service.kind != "postgres":
+            yield f"{loaded.path}: service {service.name} (image: {image}) needs a Docker engine"
 
 
 def _join_sentences(first: str, second: str) -> str:

@@ -5,9 +5,16 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
+import signal
+import socket
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from keystone_action.errors import ServiceError
+from keystone_action.files.removal import remove_tree
 
 if TYPE_CHECKING:
     from keystone_action.sandbox.own_programs import OwnPython
@@ -87,3 +94,154 @@ def write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
         file.write(text)
+
+
+LOOPBACK = "127.0.0.1"
+_PORT_ATTEMPTS = 5
+_POLL_SECONDS = 0.02
+_STOP_SECONDS = 5.0
+_SIGNAL = re.compile(r"(?:terminated by signal|got signal|ended by signal) (\d{1,2})\b")
+
+
+class OwnServer(ABC):
+    """A database server on the loopback of this machine: a directory and a port of its own, nothing of our environment.
+
+    what: what it is, in messages. directory: what this server may have for its own; its parent is ours, and the
+    server's user may pass through it. ends_by: the signal that ends it at once."""
+
+    what = "the server"
+    ends_by: int = signal.SIGTERM
+
+    def __init__(self, name: str, directory: Path, spawner: Spawner) -> None:
+        self.name = name
+        self.port = 0
+        self._directory = directory
+        self._spawner = spawner
+        self._process: ServerProcess | None = None
+
+    @abstractmethod
+    async def _prepare(self) -> None:
+        """Make what it starts from; the directory is there. Raises ServiceError."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """What starts it, at `port`."""
+
+    @abstractmethod
+    def _ask(self) -> bool:
+        """Whether it answers by now, and what is to be set was set. Blocking."""
+
+    async def start(self, ready_timeout: float) -> None:
+        """Ready when a query is answered. Raises ServiceError with what the server printed last."""
+        import anyio
+
+        try:
+            with anyio.move_on_after(ready_timeout) as limit:
+                await self._start()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self.stop()
+            raise
+        if limit.cancelled_caught:
+            problem = self.failure(f"was not ready within {ready_timeout:g} s")
+            await self.stop()
+            raise problem
+
+    async def _start(self) -> None:
+        self._directory.mkdir(mode=0o700)
+        await self._prepare()
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self.port = _free_port()
+            self._process = await self._spawn(self._command(), user=True)
+            if await self._answers():
+                return
+            # Somebody took the port between our look and the server's; anything else is a failure.
+            if attempt == _PORT_ATTEMPTS or "in use" not in self._process.tail():
+                raise self.failure(f"ended with exit code {await self._process.wait()} before it was ready")
+
+    async def _answers(self) -> bool:
+        """True when it is ready, False when it ended."""
+        import anyio
+        import anyio.to_thread
+
+        while self._process is not None and self._process.is_running:
+            if await anyio.to_thread.run_sync(self._ask):
+                return True
+            await anyio.sleep(_POLL_SECONDS)
+        return False
+
+    async def _run(self, argv: Sequence[str], *, user: bool | int) -> int:
+        """Run a program that prepares it; its exit code."""
+        self._process = await self._spawn(argv, user=user)
+        return await self._process.wait()
+
+    async def _spawn(self, argv: Sequence[str], *, user: bool | int) -> ServerProcess:
+        return await self._spawner.spawn_service(
+            argv,
+            {**ENVIRONMENT, "HOME": str(self._directory), "TMPDIR": str(self._directory)},
+            self._directory,
+            uid=user,
+            writable=[self._directory],
+            name=f"service {self.name}",
+        )
+
+    async def stop(self) -> None:
+        """End it at once: its data is not kept. Never raises."""
+        process, self._process = self._process, None
+        if process is not None:
+            await process.stop(_STOP_SECONDS, self.ends_by)
+        remove_tree(self._directory)
+
+    def failure(self, problem: str) -> ServiceError:
+        """A ServiceError about this service, with what it printed last."""
+        printed = self._process.tail()[-SERVER_TAIL_CHARACTERS:].strip() if self._process is not None else ""
+        shown = without_statements(printed)
+        last = f"; it printed last:\n{shown}" if shown else ""
+        return ServiceError(f"service {self.name}: {self.what} {problem}{signal_told(printed)}{last}")
+
+
+def signal_told(printed: str) -> str:
+    """` (SIGSEGV)`, the last signal by which a process of a server ended, as far as it printed that; else empty."""
+    found = _SIGNAL.findall(printed)
+    try:
+        return f" ({signal.Signals(int(found[-1])).name})" if found else ""
+    except ValueError:
+        return f" (signal {found[-1]})"
+
+
+_KIND = re.compile(r"\b(LOG|ERROR|FATAL|PANIC|WARNING|NOTICE|DETAIL|STATEMENT|CONTEXT|QUERY|HINT):  ")
+_PRIMARY = frozenset({"LOG", "ERROR", "FATAL", "PANIC", "WARNING", "NOTICE"})
+_QUOTING = frozenset({"STATEMENT", "CONTEXT", "QUERY"})
+_QUOTED = re.compile(r'".*')
+_OF_CRASHES = re.compile(r"^Query \((?:(?!^Connection ID)[\s\S])*", re.MULTILINE)
+_AFTER_QUERY = re.compile(r"^Connection ID \(thread ID\)", re.MULTILINE)
+
+
+def without_statements(printed: str) -> str:
+    """What a database server printed last, without what it quotes: statements that failed, or ran when it crashed, can
+    hold rows of anybody's fixtures."""
+    if len(printed) >= SERVER_TAIL_CHARACTERS:
+        printed = printed.partition("\n")[2]  # its first line began before
+    after = _AFTER_QUERY.search(printed)
+    if after is not None and "Query (" not in printed[: after.start()]:
+        printed = printed[after.start() :]
+    kept: list[str] = []
+    kind, primary = "STATEMENT", ""
+    for line in _OF_CRASHES.sub("Query: …\n", printed).split("\n"):
+        if not line.startswith("\t"):
+            found = _KIND.search(line)
+            kind = found[1] if found is not None else ""
+            primary = kind if kind in _PRIMARY else primary
+        elif primary == "ERROR":
+            continue
+        if kind in _QUOTING or (kind == "DETAIL" and primary != "FATAL"):
+            continue
+        kept.append(_QUOTED.sub("…", line) if kind == "ERROR" else line)
+    return "\n".join(kept).strip()
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind((LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
+    return port

@@ -230,7 +230,7 @@ def test_sandbox_docker_without_base_takes_the_usual_image_and_says_so(tmp_path,
     [
         ({"base": "python:3.12-slim"}, (), "base: python:3.12-slim needs a Docker engine"),
         ({"services": "[{name: cache, image: 'redis:7'}]"}, (), "service cache (image: redis:7) needs a Docker engine"),
-        ({"services": "[{name: my, type: mysql}]"}, (), "service my (type: mysql) needs a Docker engine"),
+        ({"services": "[{name: my, image: 'mysql:9'}]"}, (), "service my (image: mysql:9) needs a Docker engine"),
         ({}, ("--sandbox", "docker"), "--sandbox docker needs a Docker engine"),
         (
             {"network": "{egress: {default: deny, allow: [example.com]}}"},

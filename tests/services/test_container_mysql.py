@@ -180,7 +180,7 @@ def test_a_password_that_the_agent_changed_is_as_it_was(cell: ServedCell) -> Non
 
 @pytest.mark.docker
 def test_a_fixture_that_fails_is_said(untouched: ServedCell) -> None:
-    with pytest.raises(ServiceError, match=r"service db .* refused a fixture: .*nonesuch"):
+    with pytest.raises(ServiceError, match=r"service db refused a fixture: sql:1: SELECT: .*nonesuch"):
         untouched.fixture("SELECT 1; SELECT * FROM nonesuch")
 
 

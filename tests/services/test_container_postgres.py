@@ -174,7 +174,7 @@ def test_a_function_in_the_place_of_a_built_in_one_is_the_agents_failure(cell: S
 
 
 def test_a_fixture_that_fails_says_where(untouched: ServedCell) -> None:
-    with pytest.raises(ServiceError, match=r"service db .* refused a fixture at line 2: .*nonesuch"):
+    with pytest.raises(ServiceError, match=r"service db refused a fixture: sql:2: .*nonesuch"):
         untouched.fixture("SELECT 1;\nSELECT nonesuch;")
 
 

@@ -18,6 +18,7 @@ from support.mocks import running_mock
 
 from keystone_action.errors import OutputError, ServiceError, UsageError
 from keystone_action.services.mcp_mock.service import McpMock
+from keystone_action.services.sql_script import SqlScript
 
 MANY = {
     "tools": [
@@ -294,7 +295,7 @@ def test_several_calls_at_the_same_time_are_all_on_record(tmp_path):
 
 def test_it_is_not_a_database(tmp_path):
     with running_mcp(tmp_path) as mock, pytest.raises(ServiceError, match="service shop is an mcp_mock; sql needs"):
-        asyncio.run(mock.place.run_sql("SELECT 1"))
+        asyncio.run(mock.place.run_sql(SqlScript("sql", text="SELECT 1")))
 
 
 def test_the_program_can_be_read_and_run_by_all(tmp_path: Path):

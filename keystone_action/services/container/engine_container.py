@@ -20,7 +20,7 @@ from keystone_action.engine.container import ServicePlan, create_service
 from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
 from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
-from keystone_action.services.server_process import SERVER_TAIL_CHARACTERS
+from keystone_action.services.server_process import SERVER_TAIL_CHARACTERS, signal_told, without_statements
 from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, CommandLimits
 
 if TYPE_CHECKING:
@@ -105,6 +105,8 @@ class ServiceContainerPlan:
     """The service's name."""
     image: str
     env: Mapping[str, str] = field(default_factory=dict)
+    is_database: bool = False
+    """Whether what it prints can have statements in it, which are not shown."""
     command: str | Sequence[str] | None = None
     """A text is split as a shell would, a list is taken exactly; None is the image's own."""
     limits: CommandLimits = field(default_factory=CommandLimits)
@@ -267,6 +269,8 @@ class ServiceContainer:
                 end, advice = _end(self._state(), "meanwhile")
                 problem = f"{problem}; it {end}" if end else problem
         printed = self.tail()
+        if self.plan.is_database:
+            problem, printed = f"{problem}{signal_told(printed)}", without_statements(printed)
         last = f"; it printed last:\n{printed}" if printed else "; it printed nothing"
         return ServiceError(f"service {self.plan.service} (image {self.plan.image}) {problem}{last}", help=advice)
 

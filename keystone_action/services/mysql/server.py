@@ -12,10 +12,11 @@ import re
 import secrets
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.container.engine_container import ServiceContainer
@@ -27,6 +28,10 @@ from keystone_action.services.service import one_line
 if TYPE_CHECKING:
     from keystone_action.engine.networks import ContainerNetwork
 
+_CONNECT_SECONDS = 3
+_SECONDS = 60
+_LONGEST_WAIT = 2147483
+"""Seconds that a session may say nothing; servers take no more on every system."""
 _LOCK_SECONDS = 1
 _LAST_LOCK_SECONDS = 10
 _END_SECONDS = 5.0
@@ -34,14 +39,81 @@ _POLL_SECONDS = 0.05
 _LOCK_WAIT_TIMEOUT = 1205
 
 
-class MysqlServer(Protocol):
+class MysqlServer(ABC):
     """A server whose superuser is ours alone."""
 
-    def admin(self) -> AbstractContextManager[Any]:
-        """A cursor of the superuser, every statement committed. Raises pymysql's errors."""
+    def __init__(self, port: int) -> None:
+        self.port = port
+        self._superuser = f"keystone_{secrets.token_hex(6)}"
+        self._password = secrets.token_urlsafe(24)
+        self._witness: Any = None
+        self._asking = threading.Lock()
+
+    @property
+    @abstractmethod
+    def host(self) -> str:
+        """Where we reach it."""
+
+    @abstractmethod
+    def failure(self, problem: str) -> ServiceError:
+        """A ServiceError about this service, with what it printed last. Blocking."""
+
+    async def fill(self, cell: MysqlCellDatabase) -> None:  # noqa: B027 - there may be no image
+        """What its image made of its database, into a cell's. Raises ServiceError."""
 
     def address(self, user: str, password: str, database: str) -> dict[str, Any]:
         """Keywords of `pymysql.connect`."""
+        where: dict[str, Any] = {"host": self.host, "port": self.port}
+        return {**where, "user": user, "password": password, "database": database or None}
+
+    @contextmanager
+    def admin(self) -> Iterator[Any]:
+        """A cursor of the superuser, every statement committed. Raises pymysql's errors."""
+        with self.session(self._superuser, self._password, _SECONDS) as session, session.cursor() as cursor:
+            yield cursor
+
+    def reads_all(self) -> dict[str, Any]:
+        """Keywords of `pymysql.connect`, for what must see all that is there, and the server's log."""
+        limits = {"connect_timeout": _CONNECT_SECONDS * 4, "read_timeout": _SECONDS * 5}
+        return {**self.address(self._superuser, self._password, ""), **limits}
+
+    def session(self, user: str, password: str, seconds: int) -> Any:
+        """A connection that waits no longer than this. Raises pymysql's errors."""
+        import pymysql
+
+        return pymysql.connect(
+            **self.address(user, password, ""),
+            autocommit=True,
+            connect_timeout=min(seconds, 10),
+            read_timeout=seconds,
+            local_infile=False,
+        )
+
+    def set_up(self, cursor: Any) -> None:
+        """What holds for every cell. cursor: of a superuser. Raises pymysql's errors."""
+        # What an agent plans for later must not change what is graded.
+        cursor.execute("SET GLOBAL event_scheduler = OFF")
+        cursor.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
+        cursor.execute("SET GLOBAL sync_binlog = 0")
+
+    def watch(self) -> None:
+        """From now on `crashed` is known. Raises pymysql's errors."""
+        self._witness = self.session(self._superuser, self._password, _SECONDS)
+        with self._witness.cursor() as cursor:
+            cursor.execute(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
+
+    @property
+    def crashed(self) -> bool:
+        """See DatabaseServer. One session of ours stays open for as long as the server lives: a crash ends it, also
+        where a supervisor in the container starts the server again."""
+        import pymysql
+
+        with self._asking:
+            try:
+                self._witness.ping(reconnect=False)
+            except (pymysql.err.MySQLError, OSError):
+                return True
+        return False
 
 
 @dataclass
@@ -166,10 +238,6 @@ def _literal(text: str) -> str:
     return text.replace("%", "%%")
 
 
-_CONNECT_SECONDS = 3
-_SECONDS = 60
-_LONGEST_WAIT = 2147483
-"""Seconds that a session may say nothing; servers take no more on every system."""
 _DUMP = "/tmp/keystone-template.sql"  # noqa: S108 - in the server's container, where nobody else writes
 _ADMIN = '-h127.0.0.1 --protocol=tcp -P"$PORT" -u"$OURS"'
 _MAKE_DUMP = f"""set -eu
@@ -202,20 +270,16 @@ class MysqlCredentials:
         return cls(name, secrets.token_urlsafe(18), name)
 
 
-class MysqlInContainer:
+class MysqlInContainer(MysqlServer):
     """See `MysqlServer`. by_image: the user and database that the image makes. root: its superuser's
     password."""
 
     def __init__(self, container: ServiceContainer, by_image: MysqlCredentials, root: str, port: int) -> None:
+        super().__init__(port)
         self.container = container
-        self.port = port
         self._by_image = by_image
         self._root = root
-        self._superuser = f"keystone_{secrets.token_hex(6)}"
-        self._password = secrets.token_urlsafe(24)
         self._has_template = False
-        self._witness: Any = None
-        self._asking = threading.Lock()
 
     async def start(self, network: ContainerNetwork, timeout: float, *, wait_for: str | None, cell: str = "") -> None:
         """Ready when a query is answered over TCP and `wait_for` succeeds. Raises ServiceError."""
@@ -243,17 +307,13 @@ class MysqlInContainer:
             raise
 
     @property
-    def crashed(self) -> bool:
-        """See DatabaseServer. One session of ours stays open for as long as the server lives: a crash ends it, also
-        where a supervisor in the container starts the server again."""
-        import pymysql
+    def host(self) -> str:
+        """See MysqlServer."""
+        return self.container.address
 
-        with self._asking:
-            try:
-                self._witness.ping(reconnect=False)
-            except (pymysql.err.MySQLError, OSError):
-                return True
-        return False
+    def failure(self, problem: str) -> ServiceError:
+        """See MysqlServer."""
+        return self.container.failure(problem)
 
     async def remove(self) -> None:
         """Remove the server. Never raises."""
@@ -265,7 +325,7 @@ class MysqlInContainer:
         if not self.container.address:
             return "it has no address"
         try:
-            with self._session("root", self._root, _CONNECT_SECONDS) as session, session.cursor() as cursor:
+            with self.session("root", self._root, _CONNECT_SECONDS) as session, session.cursor() as cursor:
                 cursor.execute("SELECT 1")
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
             return one_line(error)
@@ -273,14 +333,11 @@ class MysqlInContainer:
 
     def _take_over(self) -> bool:
         """Make our superuser; whether there is anything in the image's database."""
-        with self._session("root", self._root, _SECONDS) as session, session.cursor() as cursor:
+        with self.session("root", self._root, _SECONDS) as session, session.cursor() as cursor:
             cursor.execute("CREATE USER %s@'%%' IDENTIFIED BY %s", (self._superuser, self._password))
             cursor.execute("GRANT ALL PRIVILEGES ON *.* TO %s@'%%' WITH GRANT OPTION", (self._superuser,))
         with self.admin() as admin:
-            # What an agent plans for later must not change what is graded.
-            admin.execute("SET GLOBAL event_scheduler = OFF")
-            admin.execute("SET GLOBAL innodb_flush_log_at_trx_commit = 0")
-            admin.execute("SET GLOBAL sync_binlog = 0")
+            self.set_up(admin)
             admin.execute(
                 "SELECT (SELECT COUNT(*) FROM information_schema.tables WHERE table_schema = %s)"
                 " + (SELECT COUNT(*) FROM information_schema.routines WHERE routine_schema = %s)",
@@ -297,12 +354,10 @@ class MysqlInContainer:
             admin.execute("SELECT user, host FROM mysql.user WHERE user = ''")
             for user, host in admin.fetchall():
                 admin.execute("DROP USER %s@%s", (user, host))
-        self._witness = self._session(self._superuser, self._password, _SECONDS)
-        with self._witness.cursor() as cursor:
-            cursor.execute(f"SET SESSION wait_timeout = {_LONGEST_WAIT}")
+        self.watch()
 
     async def fill(self, cell: MysqlCellDatabase) -> None:
-        """What the image's database had, into a cell's. Raises ServiceError."""
+        """See MysqlServer."""
         if self._has_template:
             user = re.sub(r"[\\/&]", r"\\\g<0>", cell.user.replace("`", "``"))
             await self._run(_LOAD_DUMP, {"DATABASE": cell.database, "USER_OF_CELL": user})
@@ -315,30 +370,3 @@ class MysqlInContainer:
                 f"service {self.container.plan.service}: what its image made of its database can't be copied for a "
                 f"cell: {' '.join(printed.split())[-500:]}"
             )
-
-    @contextmanager
-    def admin(self) -> Iterator[Any]:
-        """See MysqlServer."""
-        with self._session(self._superuser, self._password, _SECONDS) as session, session.cursor() as cursor:
-            yield cursor
-
-    def reads_all(self) -> dict[str, Any]:
-        """Keywords of `pymysql.connect`, for what must see all that is there, and the server's log."""
-        limits = {"connect_timeout": _CONNECT_SECONDS * 4, "read_timeout": _SECONDS * 5}
-        return {**self.address(self._superuser, self._password, ""), **limits}
-
-    def _session(self, user: str, password: str, seconds: int) -> Any:
-        import pymysql
-
-        return pymysql.connect(
-            **self.address(user, password, ""),
-            autocommit=True,
-            connect_timeout=min(seconds, 10),
-            read_timeout=seconds,
-            local_infile=False,
-        )
-
-    def address(self, user: str, password: str, database: str) -> dict[str, Any]:
-        """See MysqlServer."""
-        where: dict[str, Any] = {"host": self.container.address, "port": self.port}
-        return {**where, "user": user, "password": password, "database": database or None}

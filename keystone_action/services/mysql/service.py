@@ -1,4 +1,4 @@
-"""Images of MySQL and MariaDB: a database and a user for each cell."""
+"""MySQL and MariaDB, in containers of images or as this machine has them: a database and a user for each cell."""
 
 from __future__ import annotations
 
@@ -16,17 +16,27 @@ from keystone_action.evidence.model import Address
 from keystone_action.services.container.engine_container import ServiceContainerPlan
 from keystone_action.services.container.service import DatabaseServers
 from keystone_action.services.mysql.client_script import ClientScript, script_session
+from keystone_action.services.mysql.local_server import LocalMysqlServers, require_program, unused_directory
 from keystone_action.services.mysql.reader import MysqlReader
-from keystone_action.services.mysql.server import MysqlCellDatabase, MysqlCredentials, MysqlInContainer
+from keystone_action.services.mysql.server import MysqlCellDatabase, MysqlCredentials, MysqlInContainer, MysqlServer
 from keystone_action.services.mysql.write_log import MysqlWrites
 from keystone_action.services.redefinitions import CatalogueWatch
-from keystone_action.services.service import CRASHED, CellScope, Place, ServiceKind, Surroundings, one_line
+from keystone_action.services.service import (
+    CRASHED,
+    CellScope,
+    Place,
+    RunningService,
+    ServiceKind,
+    Surroundings,
+    one_line,
+)
 from keystone_action.services.sql_script import ServerLook, SqlScript, run_script
 from keystone_action.spec.models.services import ContainerService, MysqlService, repository_of
 from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
     from keystone_action.services.container.host import ContainerHost
+    from keystone_action.services.server_process import Provider
 
 DEFAULT_IMAGE = "mysql:9"
 _PORT = 3306
@@ -37,7 +47,70 @@ _LONGEST_USER = 32
 _LONGEST_DATABASE = 64
 
 
-class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
+class Mysql(ServiceKind[MysqlService | ContainerService]):
+    """Without an engine the server of this machine serves what names no image."""
+
+    @classmethod
+    def build(cls, definition: MysqlService | ContainerService, surroundings: Surroundings) -> RunningService:
+        """See ServiceKind."""
+        if definition.image is None and surroundings.containers is None:
+            return LocalMysql(definition, surroundings.provider)
+        return MysqlContainer(definition, surroundings.require_containers(definition))
+
+    @classmethod
+    def refuse_unsupported(cls, definition: MysqlService | ContainerService, *, engine: bool) -> None:
+        """See ServiceKind."""
+        if engine or definition.image is not None:
+            return
+        for field, is_given in (
+            ("command", definition.command is not None),
+            ("isolation: container", definition.isolation == "container"),
+        ):
+            if is_given:
+                raise UsageError(
+                    f"service {definition.name}: {field} needs a container engine; the server of this machine, which "
+                    "stands in for one, has nothing like it",
+                    help=f"Start Docker (or set DOCKER_HOST), or leave {field} out.",
+                )
+        require_program(definition.name)
+
+
+class LocalMysql:
+    """A `RunningService`."""
+
+    def __init__(self, definition: MysqlService | ContainerService, provider: Provider) -> None:
+        """Raises UsageError for an env that can't be honoured."""
+        self.name = definition.name
+        self._isolation = definition.isolation
+        self._credentials = mysql_credentials(definition.name, definition.env)
+        self._servers = LocalMysqlServers(
+            definition.name, unused_directory(provider.root), provider, definition.ready_timeout
+        )
+
+    async def start(self) -> None:
+        """See RunningService."""
+        await self._servers.start()
+
+    @asynccontextmanager
+    async def attach(self, scope: CellScope) -> AsyncIterator[Place]:
+        """See RunningService."""
+        async with self._servers.seat() as server:
+            by_env = scope.exclusive and self._isolation != "database"
+            wanted = self._credentials if by_env else MysqlCredentials.of_a_cell()
+            address = _address(server.host, server.port, wanted)
+            place = MysqlPlace(self.name, address, address, server, wanted, self._credentials.database)
+            if scope.watches_writes:
+                place.watch_writes(self._credentials.database, scope.private)
+            async with undoing(place.drop):
+                await place.create()
+                yield place
+
+    async def stop(self) -> None:
+        """See RunningService."""
+        await self._servers.stop()
+
+
+class MysqlContainer:
     """A `RunningService`."""
 
     def __init__(self, definition: MysqlService | ContainerService, host: ContainerHost) -> None:
@@ -48,11 +121,6 @@ class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
         self._credentials = mysql_credentials(definition.name, definition.env)
         self._port = definition.ports[0] if definition.ports else _PORT
         self._servers = DatabaseServers(definition, self._image, host, self._server)
-
-    @classmethod
-    def build(cls, definition: MysqlService | ContainerService, surroundings: Surroundings) -> MysqlContainer:
-        """See ServiceKind."""
-        return cls(definition, surroundings.require_containers(definition))
 
     @property
     def name(self) -> str:
@@ -66,7 +134,9 @@ class MysqlContainer(ServiceKind[MysqlService | ContainerService]):
     def _server(self) -> MysqlInContainer:
         definition, root = self._definition, secrets.token_urlsafe(24)
         env = env_for_image(self._image, definition.env, self._credentials, root)
-        plan = ServiceContainerPlan(service=self.name, image=self._image, env=env, command=definition.command)
+        plan = ServiceContainerPlan(
+            service=self.name, image=self._image, env=env, command=definition.command, is_database=True
+        )
         return MysqlInContainer(self._host.container(plan), self._credentials, root, self._port)
 
     @asynccontextmanager
@@ -96,7 +166,7 @@ class MysqlPlace(Place):
         name: str,
         for_agent: Address,
         for_host: Address,
-        server: MysqlInContainer,
+        server: MysqlServer,
         wanted: MysqlCredentials,
         shown: str,
     ) -> None:
@@ -131,7 +201,7 @@ class MysqlPlace(Place):
         cell = self._cell
         names = {cell.database, self._database_of_env}
         run = ClientScript(script, lambda: script_session(cell.user_connection()), cell.database, names).run
-        look = ServerLook(lambda: self._server.crashed, lambda: self._server.container.failure(CRASHED))
+        look = ServerLook(lambda: self._server.crashed, lambda: self._server.failure(CRASHED))
         return await run_script(self.name, script, run, [pymysql.err.MySQLError, OSError, RuntimeError], look)
 
     async def seal(self) -> None:
@@ -151,16 +221,16 @@ class MysqlPlace(Place):
         try:
             self._cell.settle()
             if self._watched is not None and self._cell.has_sessions():
-                raise self._server.container.failure("goes on with what the agent's clients have left there")
+                raise self._server.failure("goes on with what the agent's clients have left there")
         except (pymysql.err.MySQLError, OSError) as error:
-            raise self._server.container.failure(self._problem("went away", error)) from None
+            raise self._server.failure(self._problem("went away", error)) from None
         if self._watched is not None:
             self._watched.settle()
 
     def require_unbroken(self) -> None:
         """See Place."""
         if self._server.crashed:
-            raise self._server.container.failure(CRASHED)
+            raise self._server.failure(CRASHED)
 
     async def _run(self, what: str, call: Callable[[], None]) -> None:
         import anyio.to_thread
@@ -173,7 +243,7 @@ class MysqlPlace(Place):
         else:
             return
         problem = await anyio.to_thread.run_sync(self._problem, what, found)
-        raise await self._server.container.failure_in_thread(problem) from None
+        raise await anyio.to_thread.run_sync(self._server.failure, problem) from None
 
     def _problem(self, what: str, error: Exception) -> str:
         """A crash is told as one, also where it came after the last look."""

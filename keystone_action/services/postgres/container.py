@@ -255,7 +255,9 @@ class PostgresContainer:
     def _server(self) -> PostgresInContainer:
         definition = self._definition
         env = {"POSTGRES_PASSWORD": self._credentials.password, "POSTGRES_INITDB_ARGS": "--no-sync", **definition.env}
-        plan = ServiceContainerPlan(service=self.name, image=self._image, env=env, command=self._command)
+        plan = ServiceContainerPlan(
+            service=self.name, image=self._image, env=env, command=self._command, is_database=True
+        )
         return PostgresInContainer(
             self._host.container(plan), self._credentials, self._port, watches_writes=self._watches_writes
         )

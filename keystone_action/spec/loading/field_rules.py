@@ -50,9 +50,13 @@ class FieldRules:
         return self.scope.rules.has_expressions
 
     def sql_files(self) -> tuple[FilePath, ...]:
-        """The scripts of sql fixtures and what they include."""
+        """The scripts of sql fixtures and what they include, which is the author's, too, and withheld."""
         texts = (one.sql for one in self.scope.spec.fixtures if isinstance(one, SqlFixture) and one.sql is not None)
-        return sql_files(self.scripts, texts, self.directory)
+        found = sql_files(self.scripts, texts, self.directory)
+        included = [path for path in found if path not in self.scripts]
+        self.author_files |= dict.fromkeys(included)
+        self.withheld.update(included)
+        return found
 
     def check(self, leaf: Leaf) -> Iterator[Problem]:
         """What is wrong with one text."""

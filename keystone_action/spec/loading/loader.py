@@ -374,9 +374,7 @@ class _Loading:
     def _make_loaded_spec(
         self, spec: Spec, scope: Scope, texts: list[Leaf], fields: FieldRules, prompt: str
     ) -> LoadedSpec:
-        expressions = texts if self.rules.has_expressions else []
-        used = {name for leaf in expressions for name in parameters_used(leaf)}
-        scripts = fields.sql_files()
+        used = {name for leaf in (texts if self.rules.has_expressions else []) for name in parameters_used(leaf)}
         of_scenarios = {name for scenario in scope.scenarios for name in scenario.params}
         return LoadedSpec(
             spec=spec,
@@ -385,11 +383,9 @@ class _Loading:
             sha256=self.merged.sha256,
             warnings=tuple(dict.fromkeys(self.warnings)),
             lines=self._lines(spec),
-            author_files=tuple(dict.fromkeys((*fields.author_files, *scripts))),
-            withheld=frozenset(
-                {*self.merged.files, *fields.withheld, *self.hidden, *(set(scripts) - {*fields.scripts})}
-            ),
-            sql_files=scripts,
+            sql_files=fields.sql_files(),
+            author_files=tuple(fields.author_files),
+            withheld=frozenset({*self.merged.files, *fields.withheld, *self.hidden}),
             scenarios=tuple(scope.scenarios),
             parameter_names=scope.declared_parameters | used | of_scenarios,
             prompt=prompt,

@@ -160,7 +160,10 @@ class PostgresService(ServerBase):
 
 
 class MysqlService(ServerBase):
-    """MySQL or MariaDB in a container, which needs a Docker engine. Without `image` it is `mysql:9`."""
+    """MySQL or MariaDB in a container. Without `image` it is `mysql:9`, or, where there is no Docker engine, the
+    MariaDB or MySQL that is installed on this machine, started for the run with a directory and a port of its own; the
+    report says so.
+    """
 
     type: Literal["mysql"]
 
