@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keystone_action.spec.loading.entrypoints import names_instead
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
-from keystone_action.spec.loading.rules import names_instead
 
 SPEC = """version: 1
 id: a

@@ -19,7 +19,7 @@ from keystone_action.dialects.nodes import FileFindings
 from keystone_action.errors import UsageError
 from keystone_action.spec.loading.author_files import read_author_text
 from keystone_action.spec.loading.diagnostics import Diagnostic, SpecError, nearest, show_value
-from keystone_action.spec.loading.rules import module_file, names_instead
+from keystone_action.spec.loading.entrypoints import module_file, names_instead
 from keystone_action.spec.loading.yaml_loader import build_data, parse_yaml
 from keystone_action.spec.walking import walk
 

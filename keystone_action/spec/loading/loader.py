@@ -23,6 +23,7 @@ from keystone_action.errors import UsageError
 from keystone_action.spec.expressions import Leaf, leaves
 from keystone_action.spec.loading.author_files import is_file
 from keystone_action.spec.loading.diagnostics import Diagnostic, SourcePosition, SpecError, listing, nearest, show_value
+from keystone_action.spec.loading.entrypoints import check_entrypoint
 from keystone_action.spec.loading.field_rules import FieldRules
 from keystone_action.spec.loading.loaded_spec import (
     LoadedSpec,
@@ -34,7 +35,7 @@ from keystone_action.spec.loading.loaded_spec import (
 )
 from keystone_action.spec.loading.names import Scope, check_text, parameters_used
 from keystone_action.spec.loading.problems import Problem, translate_errors
-from keystone_action.spec.loading.rules import check_entrypoint, check_rules, find_unsupported, service_names_of
+from keystone_action.spec.loading.rules import check_rules, find_unsupported, service_names_of
 from keystone_action.spec.loading.spec_source import (
     Clone,
     Dialects,
