@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import stat
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import anyio
 import pytest
 
 from keystone_action.errors import SandboxError
+from keystone_action.runner.cell import cell
 from keystone_action.runner.roots import Roots
 
 
@@ -48,3 +51,18 @@ def test_two_attempts_at_a_cell_share_nothing(tmp_path: Path) -> None:
 def test_no_place_for_them_is_a_sentence(tmp_path: Path) -> None:
     with pytest.raises(SandboxError, match="no temporary directory can be made"):
         Roots("run", tmp_path / "none")
+
+
+def test_what_is_left_of_a_cell_is_removed_where_the_machine_starts_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    removed: list[str] = []
+    running = cast(Any, SimpleNamespace(roots=SimpleNamespace(remove=lambda: removed.append("all"))))
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        await cell.remove_roots(running)
+
+    anyio.run(main)
+    assert removed == ["all"]

@@ -80,8 +80,18 @@ async def run_cell(cell: Cell, run: StartedRun) -> Attempt:
     finally:
         if not run.planned.options.running.keep:
             with anyio.CancelScope(shield=True):
-                await anyio.to_thread.run_sync(running.roots.remove)
+                await remove_roots(running)
     return Attempt(result, progress.rerun)
+
+
+async def remove_roots(running: RunningCell) -> None:
+    """What is left of the cell, without a thread where the machine starts none: its result must not be lost for that."""
+    try:
+        await anyio.to_thread.run_sync(running.roots.remove)
+    except RuntimeError as error:
+        if not machine_shortage(error):
+            raise
+        running.roots.remove()
 
 
 async def _live(running: RunningCell) -> CellResult:
