@@ -85,7 +85,7 @@ async def run_cell(cell: Cell, run: StartedRun) -> Attempt:
 
 
 async def remove_roots(running: RunningCell) -> None:
-    """What is left of the cell, without a thread where the machine starts none: its result must not be lost for that."""
+    """Remove what the cell has on disk, without a thread where the machine starts none: no result is lost for that."""
     try:
         await anyio.to_thread.run_sync(running.roots.remove)
     except RuntimeError as error:
