@@ -24,7 +24,7 @@ import anyio.to_thread
 from keystone_action.agents.http_answer import HttpAnswer, read_http_answer
 from keystone_action.agents.program import ANSWER, STDOUT, keep_whole
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.sandbox.dialing import CannotDial, plain_address
 from keystone_action.sandbox.http_client import BadRequest, BadResponse, HttpResponse, HttpTarget, encode, exchange
 from keystone_action.spec.expressions import Reference, parse_expression, resolve_reference

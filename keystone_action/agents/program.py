@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from keystone_action.agents.result import MalformedResult, parse_result
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import Address, AgentRun, AgentTurn, LongText, TooMuchPrinted
+from keystone_action.evidence.agent_run import AgentRun, AgentTurn, LongText, TooMuchPrinted
+from keystone_action.evidence.model import Address
 from keystone_action.files.paths import PathProblem, open_inside, read_head_inside
 from keystone_action.sandbox.programs import sentence_on_hidden, ways_to_show
 from keystone_action.sandbox.protocol import Sandbox, ShortageError

@@ -35,7 +35,7 @@ from keystone_action.agents.program import (
 )
 from keystone_action.agents.result import RESULT_LIMIT
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun, AgentTurn, TooMuchPrinted
+from keystone_action.evidence.agent_run import AgentRun, AgentTurn, TooMuchPrinted
 from keystone_action.files.paths import PathMissing, PathProblem, open_inside, read_inside
 from keystone_action.sandbox.programs import sentence_on_hidden, started_program, ways_to_show
 from keystone_action.sandbox.protocol import Sandbox

@@ -19,7 +19,7 @@ from keystone_action.agents.loop_models import CallOutcome, ModelAnswer, ModelFa
 from keystone_action.agents.loop_tools import AgentAtLimit, LoopTools
 from keystone_action.agents.program import ANSWER, STDOUT, keep_whole, with_file
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.sandbox.protocol import ShortageError, stopping_at
 from keystone_action.spec.models.agents import AgentOutput
 

@@ -26,14 +26,13 @@ from pathlib import Path
 from typing import Any, Literal, Union
 
 from keystone_action.errors import HarnessError, OutputError, ServiceError
+from keystone_action.evidence.agent_run import AgentRun, LongText
 from keystone_action.evidence.model import (
     Address,
-    AgentRun,
     AuditEvidence,
     Database,
     Evidence,
     FileEvidence,
-    LongText,
     ModelEvidence,
     ObservedService,
     QueryFailed,

@@ -13,8 +13,9 @@ from typing import Annotated
 from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
+from keystone_action.evidence.agent_run import AgentTurn, LongText
 from keystone_action.evidence.masking import Masker
-from keystone_action.evidence.model import AgentTurn, Evidence, LongText
+from keystone_action.evidence.model import Evidence
 from keystone_action.evidence.requests import Missing, parse_field, read_field
 from keystone_action.files.paths import PathProblem, display_path, read_head_inside
 from keystone_action.files.snapshot import FileState

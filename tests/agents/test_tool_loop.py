@@ -20,7 +20,7 @@ from keystone_action.agents import loop_models
 from keystone_action.agents.program import AgentCall, agent_environment, write_inputs
 from keystone_action.agents.run import call_agent
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.gateway.upstreams import ModelAddress
 from keystone_action.spec.models.agents import LoopAgent
 

@@ -20,14 +20,13 @@ from hypothesis import strategies as st
 
 from keystone_action.errors import HarnessError, OutputError, ServiceError
 from keystone_action.evidence import tree_archive
+from keystone_action.evidence.agent_run import AgentRun, LongText
 from keystone_action.evidence.folder import read_evidence, write_evidence
 from keystone_action.evidence.model import (
     Address,
-    AgentRun,
     AuditEvidence,
     Evidence,
     FileEvidence,
-    LongText,
     ModelEvidence,
     ObservedCall,
     ProviderFaults,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from support.command_line import run_spec, spec
 from support.context import grade, make_check
 
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.evidence.requests import descend, parse_path
 from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.json_values import is_deeper, parse_strict

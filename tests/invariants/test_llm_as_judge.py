@@ -16,7 +16,8 @@ from pydantic import ValidationError
 from support.context import context_of, make_evidence
 from support.model_server import ModelServer, Reply, answer, error
 
-from keystone_action.evidence.model import AgentRun, Evidence, RecordedRequest
+from keystone_action.evidence.agent_run import AgentRun
+from keystone_action.evidence.model import Evidence, RecordedRequest
 from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.check import Outcome
 from keystone_action.invariants.judged_material import FILE_LIMIT, MATERIAL_LIMIT

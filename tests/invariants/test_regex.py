@@ -12,7 +12,8 @@ from support.changed import grade_changes
 from support.context import grade, make_check, make_evidence
 from support.observed import evidence
 
-from keystone_action.evidence.model import AgentRun, LongText, RecordedRequest, TooMuchPrinted
+from keystone_action.evidence.agent_run import AgentRun, LongText, TooMuchPrinted
+from keystone_action.evidence.model import RecordedRequest
 from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.judged_material import NothingToJudge, collect_material, gather_material
 

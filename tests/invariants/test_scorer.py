@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 from support.context import grade, make_check
 
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.invariants.check import Outcome
 
 pytestmark = pytest.mark.sandbox

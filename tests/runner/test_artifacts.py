@@ -8,8 +8,8 @@ import pytest
 from support.context import make_evidence
 
 from keystone_action.errors import OutputError
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.evidence.masking import MASK, Masker
-from keystone_action.evidence.model import AgentRun
 from keystone_action.runner.cell.running_cell import CellFiles, GradedCheck, bound_output
 from keystone_action.scoring.results import InvariantResult
 

@@ -12,8 +12,8 @@ import pytest
 
 from keystone_action.agents.program import ProgramMissing
 from keystone_action.errors import HarnessError, SandboxError
+from keystone_action.evidence.agent_run import AgentRun, AgentTurn, LongText, TooMuchPrinted
 from keystone_action.evidence.audit import AuditLog, TurnTimes, now, read_audit_log
-from keystone_action.evidence.model import AgentRun, AgentTurn, LongText, TooMuchPrinted
 from keystone_action.evidence.trace import Message, ToolCall, Trace, Usage, join_turns
 from keystone_action.runner.cell import conversation
 from keystone_action.runner.cell.conversation import Script, Speaker, converse

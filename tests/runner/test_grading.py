@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from support.sample_parts import cell, check
 
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.invariants.registry import CheckTypes
 from keystone_action.options.model import Options
 from keystone_action.runner.cell.grading import (

@@ -12,7 +12,7 @@ import pytest
 from support.traces import CLAUDE, SAMPLES
 
 from keystone_action.errors import HarnessError
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.evidence.trace import Trace, Usage
 from keystone_action.runner.cell import seal as observing
 from keystone_action.runner.cell.grading import trace_source, usage

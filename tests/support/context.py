@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from keystone_action.dialects.known import DIALECTS
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.evidence.masking import Masker
 from keystone_action.evidence.model import (
     Address,
-    AgentRun,
     AuditEvidence,
     CallLog,
     Database,

@@ -16,7 +16,7 @@ from support.worlds import world_of
 
 from keystone_action.agents.program import AgentCall, write_inputs
 from keystone_action.agents.run import call_agent
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.spec.models.agents import Agent
 
 AGENTS: TypeAdapter[Any] = TypeAdapter(Agent)

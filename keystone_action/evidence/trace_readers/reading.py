@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, BinaryIO
 
-from keystone_action.evidence.model import AgentRun, TooMuchPrinted
+from keystone_action.evidence.agent_run import AgentRun, TooMuchPrinted
 from keystone_action.evidence.trace import AGENT_RESULT, Trace, Usage
 from keystone_action.evidence.trace_readers.builder import (
     MalformedTrace,

@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.own_scorers import NotAnswered, Scorers, ask_scorer
 from keystone_action.spec.models.fields import AuthorPath, PlainText, text_like

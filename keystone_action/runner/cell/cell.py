@@ -31,7 +31,7 @@ from keystone_action.system import signals
 from keystone_action.system.shortage import machine_shortage
 
 if TYPE_CHECKING:
-    from keystone_action.evidence.model import AgentRun, AgentTurn
+    from keystone_action.evidence.agent_run import AgentRun, AgentTurn
     from keystone_action.evidence.trace import Trace
     from keystone_action.runner.cell.running_cell import Expressions
     from keystone_action.runner.cell.sandbox_setup import AgentTask

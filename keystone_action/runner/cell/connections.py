@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from keystone_action.engine.networks import ContainerNetwork
-    from keystone_action.evidence.model import Address, AgentRun
+    from keystone_action.evidence.agent_run import AgentRun
+    from keystone_action.evidence.model import Address
     from keystone_action.network.proxy import EgressCell
     from keystone_action.runner.cell.model_gateway import CellModels
     from keystone_action.runner.cell.running_cell import Expressions, RunningCell

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 import anyio.to_thread
 
 from keystone_action.agents.program import ANSWER, STDERR, STDOUT, ProgramMissing
-from keystone_action.evidence.model import AgentRun, AgentTurn, LongText
+from keystone_action.evidence.agent_run import AgentRun, AgentTurn, LongText
 from keystone_action.spec.models.agents import AgentOutput
 from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, TRANSCRIPT_LIMIT, WHOLE_LIMIT, Capture
 

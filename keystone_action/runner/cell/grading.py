@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
-from keystone_action.evidence.model import AgentRun
+from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.runner.cell.running_cell import STDERR_LIMIT, bound_output
 from keystone_action.scoring.aggregate import JUDGE_USAGE_KEYS, add_usage
 from keystone_action.scoring.composite import UNCOMPARED, Grade, grade, misfit

@@ -17,8 +17,8 @@ import anyio
 import anyio.to_thread
 
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
+from keystone_action.evidence.agent_run import TooMuchPrinted
 from keystone_action.evidence.audit import AuditLine, read_audit_log
-from keystone_action.evidence.model import TooMuchPrinted
 from keystone_action.evidence.trace import GATEWAY
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.invariants.check import Check, Outcome, Phase, broken, failed, skipped

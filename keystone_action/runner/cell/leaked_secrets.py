@@ -25,7 +25,7 @@ from keystone_action.spec.expressions import leaves
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
-    from keystone_action.evidence.model import AgentRun, LongText
+    from keystone_action.evidence.agent_run import AgentRun, LongText
     from keystone_action.evidence.writes import WriteLog
     from keystone_action.files.snapshot import Change
     from keystone_action.runner.cell.running_cell import RunningCell

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 
 from keystone_action.errors import HarnessError, OutputError
-from keystone_action.evidence.model import AgentRun, ModelEvidence, ObservedCall, ProviderFaults
+from keystone_action.evidence.agent_run import AgentRun
+from keystone_action.evidence.model import ModelEvidence, ObservedCall, ProviderFaults
 from keystone_action.runner.cell.recordings import CellRecording
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.spec.models.agents import LoopAgent, PresetAgent

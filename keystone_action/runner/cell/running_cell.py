@@ -25,8 +25,9 @@ from keystone_action.spec.expressions import interpolate
 from keystone_action.system.command import Command, CommandLimits, Completed, shown_command
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.agent_run import AgentRun
     from keystone_action.evidence.masking import Masker
-    from keystone_action.evidence.model import AgentRun, Evidence, ModelEvidence
+    from keystone_action.evidence.model import Evidence, ModelEvidence
     from keystone_action.evidence.trace import Trace
     from keystone_action.options.model import Options
     from keystone_action.runner.progress import Progress

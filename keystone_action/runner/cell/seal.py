@@ -30,8 +30,9 @@ from keystone_action.spec.models.agents import AgentOutput, HttpAgent, PythonAge
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
+    from keystone_action.evidence.agent_run import AgentRun
     from keystone_action.evidence.audit import AuditLog
-    from keystone_action.evidence.model import AgentRun, ObservedService
+    from keystone_action.evidence.model import ObservedService
     from keystone_action.evidence.trace import Trace
     from keystone_action.evidence.writes import TableWrite, WriteLog
     from keystone_action.files.snapshot import Change, FileState, Snapshot
