@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -18,37 +17,46 @@ if TYPE_CHECKING:
 def agent_service(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> str | None:
     """The container of `services` that an agent of the type `http` is, by its URL; None for any other agent. params:
     the cell's parameters, as far as they are known."""
-    containers = {service.name for service in spec.services if service.kind == "container"}
-    return next((name for name in _services(spec, agent, params) if name in containers), None)
+    name = _place(spec, agent, params)
+    return name if any(one.name == name and one.kind == "container" for one in spec.services) else None
 
 
-def is_elsewhere(spec: Spec, agent: AgentBase) -> bool:
+def is_elsewhere(spec: Spec, agent: AgentBase, params: Mapping[str, Any] | None = None) -> bool:
     """Whether an agent of the type `http` is neither a service of ours nor a model behind the gateway, so that what it
-    does is seen by nobody. One whose place is a parameter is taken for one."""
+    does is seen by nobody. One whose place is not known is taken for one."""
     if not isinstance(agent, HttpAgent):
         return False
-    ours = {service.name for service in spec.services if service.kind != "external"}
-    return not any(name in ours or name == "gateway" for name in _services(spec, agent, {}))
+    name = _place(spec, agent, params or {})
+    return name != "gateway" and not any(one.name == name and one.kind != "external" for one in spec.services)
 
 
-def _services(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> Iterator[str]:
-    """What its URL may mean, with services in the place of hosts that they stand in for."""
-    overrides = spec.network.dns_overrides
-    return (overrides.get(name, name) for name in _named(agent, params))
-
-
-def _named(agent: AgentBase, params: Mapping[str, Any]) -> Iterator[str]:
-    """The services that its URL may mean, `gateway` for the gateway."""
+def _place(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> str | None:
+    """The one host that its URL names, as the service that stands in for it: a service, `gateway` for the gateway, or
+    any other. None where that is known only later, and for what is no URL."""
     if not isinstance(agent, HttpAgent):
-        return
-    with contextlib.suppress(ExpressionError):
-        text = ""
-        for piece in parse_expression(agent.url, HTTP_DATA):
-            parts = piece.parts if isinstance(piece, Reference) else ()
-            if parts[:1] == ("services",) and len(parts) > 1:
-                yield parts[1]
-            elif parts[:1] == ("gateway",):
-                yield "gateway"
-            text += piece if isinstance(piece, str) else str(params.get(parts[-1], "")) if parts[0] == "params" else ""
-        with contextlib.suppress(ValueError):
-            yield (urlsplit(text).hostname or "").lower()
+        return None
+    try:
+        pieces = parse_expression(agent.url, HTTP_DATA)
+        authority = urlsplit("".join(one if isinstance(one, str) else _stand_in(one, params) for one in pieces)).netloc
+        host = urlsplit(f"//{authority}").hostname or ""
+    except (ExpressionError, ValueError):
+        return None
+    if _UNKNOWN in authority:
+        return None
+    host = host.lower().removesuffix(".")
+    return spec.network.dns_overrides.get(host, host)
+
+
+_UNKNOWN = "{{"
+"""What no host has in it: what is filled in only when the agent is asked stands in a text as it was written."""
+
+
+def _stand_in(reference: Reference, params: Mapping[str, Any]) -> str:
+    """What shows of a reference whose place in the URL it is: only a host, a port and a URL of ours are known."""
+    root, *parts = reference.parts
+    if root == "params":
+        return str(params.get(parts[-1], _UNKNOWN)) if parts else _UNKNOWN
+    if root not in ("services", "gateway") or len(parts) < 2:
+        return _UNKNOWN
+    host = parts[0] if root == "services" else root
+    return {"url": f"http://{host}", "host": host, "port": "1"}.get(parts[1], _UNKNOWN)
