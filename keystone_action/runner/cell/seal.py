@@ -26,6 +26,7 @@ from keystone_action.files.workspace import compare_entries, compare_whole, snap
 from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.grading import unreadable
 from keystone_action.runner.cell.model_gateway import settle_models
+from keystone_action.spec.agent_service import is_elsewhere
 from keystone_action.spec.models.agents import AgentOutput, HttpAgent, PythonAgent
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
@@ -199,7 +200,9 @@ def _trace_of_checks(prepared: Prepared, declared: Trace | None) -> Trace | None
     egress = running.spec.egress
     is_denied = egress.default == "deny"
     by_ports = is_denied and running.image is None and running.run.provider.networks.way == "ports"
-    is_only_way = is_denied and not egress.allow and not by_ports
+    # What an agent elsewhere asks models for does not pass the cell's network.
+    is_seen = not is_elsewhere(running.spec, running.cell.agent, running.cell.params)
+    is_only_way = is_denied and not egress.allow and not by_ports and is_seen
     if models is None or not (models.gateway.ledger.answered or is_only_way):
         return declared
     from keystone_action.evidence.trace import with_turns, write_trace

@@ -1,0 +1,42 @@
+"""Agents that are services of others: nobody sees what they do, and nothing is taken for granted of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.command_line import NO_ENGINE, Called, keystone
+from support.http_agents import Served, reply, serving
+
+pytestmark = pytest.mark.sandbox
+
+
+def asked(directory: Path, served: Served, environ: dict[str, str] | None = None, **more: Any) -> Called:
+    """A run of a spec whose agent is this server. more: fields of the spec, and those of its agent under `agent`."""
+    agent = {"type": "http", "url": served.url, "body": {"said": "{{ turn }}"}, "output_path": "reply"}
+    spec = {"version": 1, "id": "elsewhere", "task": {"prompt": "go"}, **more, "agent": agent | more.pop("agent", {})}
+    nothing = {"there": {"check": {"type": "file_absent", "path": "x"}}}
+    (directory / "keystone.yaml").write_text(json.dumps({"invariants": nothing, **spec}))
+    return keystone("run", ".", "--output", "out", directory=directory, environ={**NO_ENGINE, **(environ or {})})
+
+
+def test_what_no_gateway_sees_is_not_taken_for_nothing(tmp_path: Path) -> None:
+    """An agent behind an external service asks its models by itself: its calls and its costs are not known."""
+    checks = {
+        "calls": {"check": {"type": "trace", "forbid_tools": [{"name": "evil"}], "max_tool_calls": 0}},
+        "cost": {"check": {"type": "budget", "max_tokens": 1, "max_cost_usd": 0.01}},
+    }
+    with serving(reply('{"reply": "hi"}')) as served:
+        called = asked(
+            tmp_path,
+            served,
+            agent={"url": "{{ services.far.url }}"},
+            services=[{"name": "far", "type": "external", "url": served.url}],
+            network={"egress": {"default": "deny"}},
+            gateway={},
+            invariants=checks,
+        )
+    states = {name: check["status"] for name, check in called.checks.items()}
+    assert states == {"calls": "skip", "cost": "skip"}, called.out + called.err
