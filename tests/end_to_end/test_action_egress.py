@@ -194,12 +194,25 @@ def nothing_is_allowed(seen: dict[str, Any]) -> None:
 
 
 def test_the_process_sandbox_refuses_what_it_cannot_enforce(job: ActionJob) -> None:
-    document, files = probing("", allow=[])
+    """Names that the agent may reach: no process of this machine is let through by name."""
+    document, files = probing("", allow=[ALLOWED])
     del document["base"]
     job.write(document, files)
     step = job.run()
     assert (step.exit_code, step.outputs["verdict"], step.rejected) == (2, "error", []), step.raw_log
     assert "base" in step.issues[0].message
+
+
+def test_the_process_sandbox_reaches_no_service_of_another_machine(job: ActionJob) -> None:
+    """Inside the action's container, those of the cell have addresses of their own."""
+    document, files = probing("print('started')", allow=[])
+    del document["base"]
+    job.write(document, files)
+    step = job.run()
+    assert (step.exit_code, step.outputs["verdict"], step.rejected) == (3, "error", []), step.raw_log
+    assert "set base" in step.issues[0].message
+    assert job.cell["agent"] is None
+    assert job.left() == []
 
 
 @pytest.fixture

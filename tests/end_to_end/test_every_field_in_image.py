@@ -116,6 +116,8 @@ def test_every_field_runs(checkout: ActionJob) -> None:
     assert several == {"answers": 4, "scenarios": 2}
     logged = {name: observed(checkout, found) for name, found in cells.items()}
     assert {name: types for name, types in logged.items() if types} == OBSERVED
+    # The action's container may make no namespaces: the network of its processes is closed by their ports.
+    assert checkout.document["sandbox"]["egress"] == "ports"
     (recorded,) = cells["talk"]
 
     del checkout.env["ANTHROPIC_API_KEY"]

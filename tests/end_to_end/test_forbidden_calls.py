@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from support.model_agents import behind, calls, run, says, spec_of
 from support.odd_calls import chat, end_of_chat, piece
 from support.scripted_provider import stream
 from support.side_by_side import Spec, run_side_by_side
+from support.started_as import keystone_in
 
 SAYS_DONE = """
 status, first = ask([user("do it")], tools=("Bash", "Read"))
@@ -88,6 +90,25 @@ def test_where_no_model_answered_while_egress_was_open_nothing_is_known(tmp_path
     assert (called.code, cell["verdict"]) == (3, "error")
     assert "forbidden.tools: nothing was observed" in cell["error"]
     assert cell["usage"]["cost_usd"] is None
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can take its own namespaces away")
+@pytest.mark.parametrize("namespaces", [True, False], ids=["namespace", "ports"])
+def test_it_is_said_where_the_network_is_not_closed_by_its_namespace(tmp_path: Path, namespaces: bool) -> None:
+    """By ports alone, a port of the cell's may be another's by the time it is asked: the gateway isn't the only way."""
+    tmp_path.chmod(0o755)
+    with behind(calls(bash("ls")), says("done")) as (scripted, _):
+        gateway = {"providers": [{"name": "own", "api": "anthropic", "base_url": scripted.url}]}
+        closed = {"egress": {"default": "deny"}}
+        spec = spec_of(SAYS_DONE, forbidden={"commands": ["rm"]}, gateway=gateway, network=closed)
+        called = keystone_in(None, tmp_path, json.dumps(spec), namespaces=namespaces)
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (0, "pass"), called.out + called.err
+    assert called.document["sandbox"]["egress"] == ("namespace" if namespaces else "ports")
+    note = "forbidden.tools and forbidden.commands hold as far as the gateway saw: network.egress is denied by ports"
+    told = [notice for notice in cell["notices"] if "as far as the gateway saw" in notice]
+    assert told == ([] if namespaces else [note])
 
 
 def test_a_rule_switches_the_gateway_on(tmp_path: Path) -> None:
