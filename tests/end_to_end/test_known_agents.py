@@ -139,6 +139,14 @@ def test_aider_which_has_no_tools_edits_what_the_model_writes_down(tmp_path: Pat
     require_key_with_provider_alone(aider, called, model)
 
 
+def test_in_processes_that_reach_nothing_but_the_gateway(tmp_path: Path, client: Client) -> None:
+    turns = [*client.searches("weather"), client.runs("echo hello > hello.txt"), *client.ends]
+    called, model = called_with(tmp_path, client, turns, network={"egress": {"default": "deny"}})
+    assert called.document["sandbox"]["egress"] in ("namespace", "ports")
+    require_told(client, called, model)
+    require_key_with_provider_alone(client, called, model)
+
+
 @pytest.mark.docker
 def test_in_a_container_that_reaches_nothing_but_the_gateway(
     tmp_path: Path, client: Client, image: Callable[[str], str]
