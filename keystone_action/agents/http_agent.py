@@ -138,9 +138,22 @@ def _request(agent: HttpAgent, task: AgentCall) -> tuple[HttpTarget, bytes]:
         target = HttpTarget.of(_fill(agent.url, names, _in_url))
         if not target.host.isascii():
             target = replace(target, host=target.host.encode("idna").decode())
+        _require_no_service(target, task)
         return target, encode(agent.method, target, headers, body)
     except (BadRequest, UnicodeError) as bad:
         raise HarnessError(f"the agent can't be asked: {bad}") from None
+
+
+def _require_no_service(target: HttpTarget, task: AgentCall) -> None:
+    """Raises HarnessError where a URL leads to a container that nobody took for the agent, as it was not known in time:
+    it was there in setup, and what it does is not held to be the agent's doing."""
+    host = target.host.lower().removesuffix(".")
+    name = task.services.get(host) or task.services.get(f"{plain_address(host)}:{target.port}")
+    if name is not None:
+        raise HarnessError(
+            f"the agent can't be asked: agent.url leads to the service {name}, and does not say so",
+            help=f"write its host as {{{{ services.{name}.url }}}}, so that this container is the agent",
+        )
 
 
 def _encoding_of(body: str, kind: str) -> Encoding:

@@ -262,6 +262,16 @@ class TestNobodyAtFault:
             ask({"url": url.replace("{port}", str(free_port()))})
         assert why in str(raised.value)
 
+    @pytest.mark.parametrize("host", ["bot", "BOT.", "127.0.0.1", "0x7f000001", "agents.example.com"])
+    def test_a_service_that_was_not_taken_for_the_agent(self, host: str) -> None:
+        with serving(reply("fine")) as served:
+            services = {"bot": "bot", "agents.example.com": "bot", f"127.0.0.1:{served.port}": "bot"}
+            with pytest.raises(HarnessError, match="leads to the service bot, and does not say so") as raised:
+                ask({"url": f"http://{host}:{served.port}/"}, services=services)
+            assert served.requests == []
+            assert ask({"url": served.url}, services={"bot": "bot", "127.0.0.1:9": "bot"}).output == "fine"
+        assert "{{ services.bot.url }}" in (raised.value.help or "")
+
     def test_a_certificate_that_is_not_trusted(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         certificate = make_certificate(tmp_path)
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

@@ -113,6 +113,13 @@ SPECS = (
     ),
     spec("never-listens", bot(start="time.sleep(600)", ready_timeout="3s")),
     spec("denied", None, agent=ELSEWHERE, base=BASE, network={"egress": {"default": "deny", "allow": ["example.org"]}}),
+    spec(
+        "unannounced",
+        bot(),
+        agent={**ELSEWHERE, "url": "http://{{ secrets.HOST }}:8000/"},
+        base=BASE,
+        secrets=[{"name": "HOST", "from": "static://bot"}],
+    ),
     spec("unknown", None, agent={**ELSEWHERE, "url": "http://agent.invalid/"}, base=BASE),
 )
 
@@ -177,6 +184,7 @@ def test_what_its_container_prints_is_the_agent_s(cells: dict[str, dict[str, Any
         ("never-listens", "port 8000 does not accept connections"),
         ("denied", "The network policy denies denied.example.com:80"),
         ("unknown", "can't be resolved"),
+        ("unannounced", "leads to the service bot, and does not say so"),
     ],
 )
 def test_what_is_nobody_s_fault_is_an_error(cells: dict[str, dict[str, Any]], name: str, why: str) -> None:

@@ -163,8 +163,17 @@ def _call(prepared: Prepared) -> AgentCall:
         mcp_servers=prepared.connections.mcp_servers(running.spec.services),
         names={name: value for name, value in prepared.expressions.names.items() if name in ("task", "record")},
         is_own_service=prepared.connections.start_agent is not None,
+        services=_containers(prepared),
         converses=bool(task.turns),
     )
+
+
+def _containers(prepared: Prepared) -> dict[str, str]:
+    """See AgentCall.services."""
+    spec, addresses = prepared.running.spec, prepared.connections.addresses
+    names = [one.name for one in spec.services if one.kind == "container" and one.name in addresses]
+    hosts = {host: name for host, name in spec.network.dns_overrides.items() if name in names}
+    return hosts | {name: name for name in names} | {f"{(at := addresses[n]).host}:{at.port}": n for n in names}
 
 
 async def _converse(prepared: Prepared, agent: AgentBase, expressions: Expressions, first: AgentCall) -> AgentRun:
