@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MOST_EVENTS = 1_000_000
 _SHOWN = 300
 _LINE = re.compile(r"\r\n|\r|\n")
+_BREAKS_A_HEADER = re.compile(r"[\r\n\0]")
 _EVENTS = "text/event-stream"
 _LINES = re.compile(r"application/(?:x-)?(?:ndjson|jsonl|json-?lines|json-seq)|application/stream\+json")
 
@@ -57,7 +58,11 @@ def read_http_answer(response: HttpResponse, agent: HttpAgent) -> HttpAnswer:
         answer = _with_calls(answer, documents, agent.tool_calls_path)
     if agent.conversation_path is not None:
         named = (_text(value) for value in _found(documents, agent.conversation_path))
-        answer = replace(answer, conversation=next((one for one in named if one), ""))
+        name = next((one for one in named if one), "")
+        if _BREAKS_A_HEADER.search(name):
+            what = f"the name of the conversation at {agent.conversation_path} (agent.conversation_path)"
+            return replace(answer, problem=answer.problem or f"{what} of the agent's answer has a line break or a NUL")
+        answer = replace(answer, conversation=name)
     return answer
 
 

@@ -20,6 +20,7 @@ BREAKOUT = "a task whose text leaves its place in the body or the URL"
 REDIRECT = "an agent that redirects us to the cloud's credentials"
 METADATA = "a URL that leads to the cloud's credentials in another spelling"
 BOMB = "an answer that unpacks to more than it is, or never ends"
+NAMED = "an agent whose name for the conversation breaks the next request"
 FORGED = "an answer that says of itself how the agent ended"
 
 
@@ -115,6 +116,22 @@ def test_a_long_answer_is_read_whole() -> None:
     text = "x" * (9 << 20)
     run = answered(reply(gzip.compress(text.encode(), 1), "Content-Encoding: gzip"))
     assert (run.exit_code, run.stdout_bytes) == (0, len(text))
+
+
+@hostile(FAMILY, NAMED, held_by="a name that no header can hold is an agent that failed")
+@pytest.mark.parametrize("name", ["a\r\nX-Admin: 1", "a\n", "\0"])
+def test_an_agent_can_t_choose_to_be_an_error(name: str) -> None:
+    run = answered(reply(json.dumps({"reply": "hi", "id": name})), output_path="reply", conversation_path="id")
+    assert (run.exit_code, run.session) == (1, "")
+    assert "the name of the conversation at id (agent.conversation_path)" in run.problem
+
+
+@honest(FAMILY, NAMED)
+def test_a_plain_name_is_sent_in_a_header() -> None:
+    with serving(reply(json.dumps({"reply": "hi", "id": "é 17: x"}))) as served:
+        first = ask({"url": served.url, "conversation_path": "id", "output_path": "reply"})
+        ask({"url": served.url, "headers": {"X-S": "{{ conversation }}"}}, turn=2, earlier=(first,))
+    assert "\r\nX-S: é 17: x\r\n" in served.requests[1]
 
 
 @hostile(FAMILY, FORGED, held_by="nothing is read but what the spec's paths name")
