@@ -2,8 +2,8 @@
 
 Whose fault it is (contract, 5.7): any answer but 2xx, one that is cut or late, one without the text that was asked for
 is an agent that failed. A name that does not resolve, a connection that is refused, a certificate that is not trusted
-is an error: nothing is known of the agent then. An agent that is a container of the cell's answered in its first turn,
-so later a refused connection is its own doing.
+is an error: nothing is known of the agent then. An agent that is a container of the cell's answered in its first turn:
+where it can't be reached later, or has ended by itself, that is its own doing.
 """
 
 from __future__ import annotations
@@ -66,9 +66,12 @@ async def run_http(agent: HttpAgent, sandbox: Sandbox, task: AgentCall) -> Agent
     if not in_time:
         if stopped:
             return AgentRun(exit_code=1, duration_s=duration)
-        if not reached.is_set():
-            raise HarnessError(f"the agent can't be asked: no connection to {target.host}:{target.port} in {limit:g} s")
         problem = f"the agent's answer was not complete after {limit:g} s"
+        if not reached.is_set():
+            problem = f"no connection to {target.host}:{target.port} in {limit:g} s"
+            if not await _is_gone(task):
+                raise HarnessError(f"the agent can't be asked: {problem}")
+            problem = f"the agent is gone: {problem}"
         return AgentRun(timed_out=True, duration_s=duration, problem=problem)
     try:
         response = asking.result()
@@ -224,11 +227,20 @@ async def _ask(
     except BadResponse as bad:
         raise _AgentFailed(f"the agent {bad}", bad.received) from None
     except CannotDial as problem:
-        if task.is_own_service and problem.obstacle == "refused" and task.turn > 1:
+        # The name of a container that has ended goes with it.
+        if problem.obstacle in ("name", "refused") and await _is_gone(task):
             raise _AgentFailed(f"the agent is gone: {problem}") from None
         raise HarnessError(f"the agent can't be asked: {problem}", help=_ADVICE.get(problem.obstacle, "")) from None
     except OSError as error:
         raise _AgentFailed(f"the agent cut the connection ({error.strerror or error})") from None
+
+
+async def _is_gone(task: AgentCall) -> bool:
+    """Whether an agent that can't be reached is a container that was there, and is so itself at fault. Raises
+    HarnessError."""
+    if not task.is_own_service:
+        return False
+    return task.turn > 1 or (task.has_ended is not None and await anyio.to_thread.run_sync(task.has_ended))
 
 
 _ADVICE = {

@@ -254,6 +254,8 @@ class AgentCall:
     """What a request to an agent that is a service can name besides `turn` and `conversation`: `task` and `record`."""
     is_own_service: bool = False
     """Whether the agent is a container of the cell's."""
+    has_ended: Callable[[], bool] | None = None
+    """Whether this container has ended by now. Blocks; raises HarnessError."""
     services: Mapping[str, str] = field(default_factory=dict)
     """The containers that are services and not the agent, by each of their hosts, and by `ADDRESS:PORT`."""
     gateways: Mapping[str, ModelAddress] = field(default_factory=dict)

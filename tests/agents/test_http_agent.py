@@ -235,11 +235,31 @@ class TestAgentThatFails:
         assert "more than 3 events" in answered(chunks("data: 1\n\n" * 4), output_path="t").problem
 
     def test_in_a_later_turn_one_that_is_a_container_may_be_gone(self) -> None:
-        gone = {"url": f"http://127.0.0.1:{free_port()}/"}
-        run = ask(gone, turn=2, is_own_service=True)
-        assert (run.exit_code, "the agent is gone" in run.problem) == (1, True)
-        with pytest.raises(HarnessError):
-            ask(gone, turn=2)
+        for url in (f"http://127.0.0.1:{free_port()}/", "http://agent.invalid/"):
+            run = ask({"url": url}, turn=2, is_own_service=True)
+            assert (run.exit_code, "the agent is gone" in run.problem) == (1, True)
+            with pytest.raises(HarnessError):
+                ask({"url": url}, turn=2)
+
+    def test_a_container_that_has_ended_before_it_was_asked(self) -> None:
+        for url in (f"http://127.0.0.1:{free_port()}/", "http://agent.invalid/"):
+            run = ask({"url": url}, is_own_service=True, has_ended=lambda: True)
+            assert (run.exit_code, "the agent is gone" in run.problem) == (1, True)
+            with pytest.raises(HarnessError, match="can't be asked"):
+                ask({"url": url}, is_own_service=True, has_ended=lambda: False)
+
+    def test_a_connection_that_does_not_come_in_a_later_turn(self) -> None:
+        with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
+            place = full.getsockname()
+            for _ in range(4):
+                waiting = held.enter_context(socket.socket())
+                waiting.setblocking(False)
+                waiting.connect_ex(place)
+            asked = {"url": f"http://127.0.0.1:{place[1]}/", "timeout": "2s"}
+            run = ask(asked, turn=2, is_own_service=True)
+            assert (run.timed_out, "the agent is gone: no connection" in run.problem) == (True, True)
+            with pytest.raises(HarnessError, match="no connection to"):
+                ask(asked, turn=2)
 
 
 class TestNobodyAtFault:

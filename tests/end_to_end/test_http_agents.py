@@ -104,6 +104,12 @@ SPECS = (
     spec("busy-at-start", bot(start='get(os.environ["SHOP"])'), base=BASE, forbidden={"http_except": []}),
     spec("quiet-at-start", bot(), base=BASE, forbidden={"http_except": []}),
     spec("crashes", bot("os._exit(7)")),
+    spec(
+        "gone-later",
+        bot(start="Agent.finish = lambda self: (BaseHTTPRequestHandler.finish(self), os._exit(3))"),
+        base=BASE,
+        task={"prompt": "do it", "turns": ["again"]},
+    ),
     spec("greedy", bot("return 'x' * len(bytearray(os.urandom(1 << 20) * 1024))"), resources={"memory": "128Mi"}),
     spec(
         "leaks",
@@ -164,6 +170,12 @@ def test_one_that_crashes_is_an_agent_that_failed(cells: dict[str, dict[str, Any
     cell = cells["crashes"]
     assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1)
     assert "exit code 7" in json.dumps(cell)
+
+
+def test_one_that_is_gone_in_a_later_turn_is_an_agent_that_failed(cells: dict[str, dict[str, Any]]) -> None:
+    cell = cells["gone-later"]
+    assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1), cell
+    assert "the agent is gone" in json.dumps(cell)
 
 
 def test_the_limits_of_resources_are_its_own(cells: dict[str, dict[str, Any]]) -> None:

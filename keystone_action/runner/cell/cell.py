@@ -132,6 +132,7 @@ async def run_agent(prepared: Prepared) -> AgentRun:
         services = {**expressions.names["services"], service.place.name: service.place.for_agent.as_mapping()}
         expressions = expressions.knowing(services=services)
         agent = fill_agent(running, expressions)
+        call = replace(call, has_ended=service.place.has_ended)
     if task.turns:
         run = await _converse(prepared, agent, expressions, call)
     else:

@@ -205,6 +205,10 @@ class ServiceContainer:
         if problem and (state.get("OOMKilled") or state.get("ExitCode") != 0):
             raise self.failure(problem, advice)
 
+    def has_ended(self) -> bool:
+        """Whether it runs no more, however that came. Blocking; raises ServiceError."""
+        return not self._state().get("Running")
+
     async def _refresh(self) -> ContainerState:
         import anyio.to_thread
 

@@ -142,6 +142,10 @@ class ContainerPlace(Place):
         """Raises ServiceError: we know of no database here."""
         raise ServiceError(f"service {self.name} is a container; sql needs a database that we know")
 
+    def has_ended(self) -> bool:
+        """Whether the container runs no more. Blocking; raises ServiceError."""
+        return self._container.has_ended()
+
     def settle(self) -> None:
         """See Place. Raises ServiceError where it has failed."""
         self._container.must_not_have_failed("while the agent ran")
