@@ -126,6 +126,23 @@ def test_hosts_of_an_agent_elsewhere_can_t_be_forbidden(errors_of: Errors, load_
     load_text(text(f"url: {OWN}", CONTAINER + forbidden))
 
 
+@pytest.mark.parametrize("rule", ["audit: {processes: true}", "forbidden: {file_writes_outside: ['ok/**']}"])
+@pytest.mark.parametrize("url", [ELSEWHERE, OWN])
+def test_what_only_a_sandbox_shows_is_refused(errors_of: Errors, load_text: Load, rule: str, url: str) -> None:
+    (found,) = errors_of(text(f"url: {url}", CONTAINER + rule + "\n"))
+    assert "can't be kept: nothing of an agent of the type http runs in the cell's sandbox" in found
+    load_text(HEAD + CONTAINER + rule + "\n" + CHECKS)
+
+
+def test_an_agent_elsewhere_has_no_budget_unless_it_is_led_to_the_gateway(errors_of: Errors, load_text: Load) -> None:
+    budget = CONTAINER + "gateway: {budget: {max_tool_calls: 1}}\n"
+    (found,) = errors_of(text(f"url: {ELSEWHERE}", budget))
+    assert "gateway.budget can't be kept: an agent that runs elsewhere asks its models by itself" in found
+    load_text(text(f"url: {OWN}", budget))
+    load_text(text(f"url: {ELSEWHERE}, body: {{models: '{{{{ gateway.openai.url }}}}'}}", budget))
+    load_text(text(f"url: {ELSEWHERE}", CONTAINER + "gateway: {}\n"))
+
+
 def test_it_can_t_be_given_a_time(errors_of: Errors) -> None:
     (found,) = errors_of(text(f"url: {ELSEWHERE}", "determinism: {clock: '2026-01-01T00:00:00Z'}\n"))
     assert "determinism.clock can't be given to an agent of the type http" in found

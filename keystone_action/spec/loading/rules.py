@@ -281,6 +281,11 @@ def _http_agent(scope: Scope) -> Iterator[Problem]:
             ("determinism", "clock"), message, help="leave it out, or start the agent by `command`", on_key=True
         )
     rules = spec.forbidden
+    unseen: list[KeyPath] = [("audit", "processes")] if spec.audit.processes else []
+    unseen += [("forbidden", "file_writes_outside")] if rules.file_writes_outside is not None else []
+    for path in unseen:
+        message = f"{path[0]}.{path[1]} can't be kept: nothing of an agent of the type http runs in the cell's sandbox"
+        yield Problem(path, message, help="leave it out, or start the agent by `command`", on_key=True)
     if is_elsewhere(spec, agent) and "services" not in scope.damaged:
         own_word = spec.gateway == "off" and agent.tool_calls_path is not None
         blind = [name for name in ("tools", "commands") if getattr(rules, name) is not None and not own_word]
@@ -289,6 +294,11 @@ def _http_agent(scope: Scope) -> Iterator[Problem]:
             message = f"forbidden.{name} can't be kept: nobody sees what an agent does that runs elsewhere"
             advice = "make it a container of `services`, and name it in agent.url as {{ services.NAME.url }}"
             yield Problem(("forbidden", name), message, help=advice, on_key=True)
+        is_told = any(leaf.path[0] == "agent" and "gateway." in leaf.value for leaf in leaves(spec))
+        if isinstance(spec.gateway, Gateway) and spec.gateway.budget.model_fields_set and not is_told:
+            message = "gateway.budget can't be kept: an agent that runs elsewhere asks its models by itself"
+            advice = "leave it out, or lead the agent to the gateway: {{ gateway.NAME.url }} in what it is sent"
+            yield Problem(("gateway", "budget"), message, help=advice, on_key=True)
     if (service := agent_service(spec, agent, {})) is not None:
         yield from _as_service(scope, service)
 
