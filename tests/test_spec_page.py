@@ -12,7 +12,7 @@ from support.command_line import run_spec
 from support.field_examples import places
 
 from keystone_action.errors import UsageError
-from keystone_action.services.mysql.service import DEFAULT_IMAGE, MysqlContainer
+from keystone_action.services.mysql.service import DEFAULT_IMAGE, Mysql
 from keystone_action.services.service import Surroundings
 from keystone_action.spec.models.fields import StrictModel
 from keystone_action.spec.models.services import MysqlService
@@ -56,8 +56,9 @@ def test_it_leads_to_the_page_of_every_check_type() -> None:
 def test_it_says_what_a_mysql_without_an_image_is() -> None:
     [said] = (one.prose for one in sections() if one.model is MysqlService)
     assert f"`{DEFAULT_IMAGE}`" in said
+    assert "where there is no Docker engine, the MariaDB or MySQL that is installed on this machine" in said
     with pytest.raises(UsageError, match="service db needs a container engine"):
-        MysqlContainer.build(MysqlService(type="mysql", name="db"), NO_ENGINE)
+        Mysql.build(MysqlService(type="mysql", name="db", image=DEFAULT_IMAGE), NO_ENGINE)
 
 
 NO_ENGINE = Surroundings(provider=cast(Any, None), directory=Path(), mocks=cast(Any, None))
