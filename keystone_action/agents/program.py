@@ -127,12 +127,13 @@ def record_run(completed: Completed, private: Path | None) -> AgentRun:
         advice=completed.advice,
         processes=completed.processes,
         processes_left_out=completed.processes_left_out,
-        long_stdout=_long(completed.stdout, private and private / STDOUT),
-        long_stderr=_long(completed.stderr, private and private / STDERR),
+        long_stdout=long_text(completed.stdout, private and private / STDOUT),
+        long_stderr=long_text(completed.stderr, private and private / STDERR),
     )
 
 
-def _long(capture: Capture, file: Path | None) -> LongText | None:
+def long_text(capture: Capture, file: Path | None) -> LongText | None:
+    """The whole of what was kept, where that is not all shown. file: `KeptWhole.path`."""
     return LongText(capture.total, file, WHOLE_LIMIT) if capture.cut else None
 
 

@@ -6,15 +6,17 @@ import contextlib
 import os
 import socket
 import struct
+import threading
 from typing import Any
 
-from keystone_action.engine.calls import connection_error
+from keystone_action.engine.calls import NoAnswer, connection_error
 from keystone_action.errors import SandboxError
 from keystone_action.files.kept_output import HeadAndTail, OutputFile
 from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, KeptWhole
 
 _HEADER = struct.Struct(">BxxxL")
 _STDOUT, _STDERR = 1, 2
+_CHUNK = 1 << 18
 
 
 class AttachedStreams:
@@ -118,3 +120,39 @@ class Demultiplexer:
         if kind not in streams:
             raise SandboxError("what the Docker engine sends as a container's output is not the output of a container")
         self._stream = streams[kind]
+
+
+class FollowedOutput:
+    """All that a container prints, taken by a thread of its own. connection: made before its start. whole: the file
+    that gets both its streams, as they come."""
+
+    def __init__(self, connection: AttachedStreams, whole: KeptWhole) -> None:
+        self._connection, self._kept = connection, KeptStream(whole=whole)
+        self._failure: Exception | None = None
+        connection.settimeout(None)
+        self._thread = threading.Thread(target=self._follow, name="keystone-output", daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        output = Demultiplexer(self._kept, self._kept)
+        try:
+            while data := self._connection.recv(_CHUNK):
+                output.feed(data)
+        except (OSError, SandboxError) as error:
+            self._failure = error
+        finally:
+            output.close()
+
+    def capture(self, patience: float) -> Capture:
+        """What a container that has ended had printed. Raises SandboxError, OSError where that may not be all of it.
+        Blocking; patience: seconds until the engine has sent it."""
+        self._thread.join(patience)
+        if self._thread.is_alive():
+            raise NoAnswer(f"its output did not end within {patience:g} s")
+        if self._failure is not None:
+            raise self._failure
+        return self._kept.capture()
+
+    def close(self) -> None:
+        """Follow it no more."""
+        self._connection.close()

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from keystone_action.services.server_process import Provider
     from keystone_action.services.sql_script import SqlScript
     from keystone_action.spec.models.services import ServiceBase
-    from keystone_action.system.command import CommandLimits
+    from keystone_action.system.command import CommandLimits, KeptWhole
 
 CRASHED = "went away while it was in use: it crashed or was killed, and what was committed last may be lost"
 """What is said of a server that did not live on to the end, whether it is back or not."""
@@ -62,6 +62,8 @@ class CellScope:
     """Whether what is written between `seal` and `settle` is wanted (`Place.writes`)."""
     agent_limits: CommandLimits | None = None
     """What a container may use that is the agent itself; None for all others."""
+    agent_output: KeptWhole | None = None
+    """A file for all that it prints; None as above."""
     shared: Path | None = None
     """A directory of ours that commands of the cell's sandbox can read, under the same path; it may be made yet. None
     where there is no sandbox."""

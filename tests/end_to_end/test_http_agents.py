@@ -117,6 +117,21 @@ SPECS = (
         secrets=[{"name": "WORD", "from": "generated"}],
         forbidden={"secrets_in_logs": "deny"},
     ),
+    spec(
+        "leaks-and-floods",
+        bot(
+            'print(os.environ["WORD"]); [print("y" * 1000) for _ in range(12_000)]; return "fine"',
+            env={"WORD": "{{ secrets.WORD }}", "PYTHONUNBUFFERED": "1"},
+        ),
+        secrets=[{"name": "WORD", "from": "generated"}],
+        forbidden={"secrets_in_logs": "deny"},
+    ),
+    spec(
+        "floods",
+        bot('[print("y" * 1000) for _ in range(12_000)]; return "fine"'),
+        invariants=said("fine"),
+        forbidden={"secrets_in_logs": "deny"},
+    ),
     spec("never-listens", bot(start="time.sleep(600)", ready_timeout="3s")),
     spec("denied", None, agent=ELSEWHERE, base=BASE, network={"egress": {"default": "deny", "allow": ["example.org"]}}),
     spec(
@@ -188,6 +203,12 @@ def test_what_its_container_prints_is_the_agent_s(cells: dict[str, dict[str, Any
     (rule,) = cells["leaks"]["forbidden"]
     assert (rule["rule"], rule["violated"]) == ("secrets_in_logs", True)
     assert "POST / HTTP/1.1" in cells["leaks"]["agent"]["stderr"]
+
+
+def test_a_flood_hides_nothing_that_it_printed(cells: dict[str, dict[str, Any]]) -> None:
+    (rule,) = cells["leaks-and-floods"]["forbidden"]
+    assert (rule["rule"], rule["violated"]) == ("secrets_in_logs", True), cells["leaks-and-floods"]
+    assert cells["floods"]["verdict"] == "pass", cells["floods"]
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ async def run_agent(prepared: Prepared) -> AgentRun:
     else:
         run = await call_agent(agent, sandbox, call)
     if service is not None:
-        run = await service.end(run, running.roots.private)
+        run = await service.end(run)
     running.progress.end_agent(run)
     await sandbox.close()
     return run

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import anyio
 import anyio.to_thread
 
-from keystone_action.agents.program import STDERR, keep_whole
+from keystone_action.agents.program import long_text
 from keystone_action.errors import HarnessError, KeystoneError, ServiceError
 from keystone_action.evidence.audit import AuditLog
 from keystone_action.runner.cell.model_gateway import open_models
@@ -24,6 +24,7 @@ from keystone_action.runner.started_run import run_shielded
 from keystone_action.services.service import CellScope, Place, RunningService
 from keystone_action.spec.expressions import interpolate, leaves, references
 from keystone_action.spec.models.services import ContainerService
+from keystone_action.system.command import KeptWhole
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from keystone_action.services.container.service import ContainerPlace
     from keystone_action.spec.models.services import Service
 
+_OUTPUT = "container.output"
 _OF_A_CELL = ("cell", "workspace", "record", "task")
 
 
@@ -57,24 +59,22 @@ class CellNetwork:
 
 class AgentService:
     """The container that is the cell's agent. It is there from the end of `setup` to the agent's end, so that all that
-    it does is the agent's doing, and nobody writes while the cell is judged."""
+    it does is the agent's doing, and nobody writes while the cell is judged. output: the file for what it prints."""
 
-    def __init__(self, place: ContainerPlace, remove: Callable[[], Awaitable[object]]) -> None:
-        self.place, self._remove = place, remove
+    def __init__(self, place: ContainerPlace, output: Path, remove: Callable[[], Awaitable[object]]) -> None:
+        self.place, self._output, self._remove = place, output, remove
         self._has_ended = False
 
-    async def end(self, run: AgentRun, private: Path) -> AgentRun:
-        """Stop and remove it. Returns the agent's run, with what the container printed, and why it had ended before.
-        private: for what is long. Raises HarnessError where that can't be had."""
+    async def end(self, run: AgentRun) -> AgentRun:
+        """End and remove it. Returns the agent's run, with all that the container printed, and why it had ended before.
+        Raises HarnessError where that can't be had."""
         try:
-            printed = await anyio.to_thread.run_sync(self.place.printed)
-            stderr, long = await anyio.to_thread.run_sync(
-                keep_whole, printed.decode("utf-8", "replace"), private / STDERR
+            failure = await anyio.to_thread.run_sync(self._failure)
+            printed = await anyio.to_thread.run_sync(self.place.end)
+            long = long_text(printed, self._output)
+            return replace(
+                run, stderr=printed.text(), stderr_bytes=printed.total, long_stderr=long, advice=failure or run.advice
             )
-            run = replace(run, stderr=stderr, stderr_bytes=len(printed), long_stderr=long)
-            return replace(run, advice=await anyio.to_thread.run_sync(self._failure))
-        except OSError as error:
-            raise HarnessError(f"what the agent printed can't be kept: {error.strerror or error}") from error
         finally:
             await self.leave()
 
@@ -325,9 +325,10 @@ class _Attachments:
                 self._running.progress.note(f"{told}: the agent got the gateway's key instead of the provider's")
         service = service.model_copy(update={"env": variables})
         started = (await self._acquire([service], last=True))[0]
-        block = started.attach(replace(self._scope, agent_limits=self._running.limits))
+        output = KeptWhole(self._running.roots.private / _OUTPUT)
+        block = started.attach(replace(self._scope, agent_limits=self._running.limits, agent_output=output))
         place = cast("ContainerPlace", await block.__aenter__())
-        agent = AgentService(place, partial(block.__aexit__, None, None, None))
+        agent = AgentService(place, output.path, partial(block.__aexit__, None, None, None))
         self._stack.push_async_callback(agent.leave)
         return agent
 

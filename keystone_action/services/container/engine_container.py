@@ -15,13 +15,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from keystone_action.engine.calls import REMOVAL_SECONDS, ask_engine, ask_here, ask_within, unless_refused
+from keystone_action.engine.calls import (
+    REMOVAL_SECONDS,
+    ask_engine,
+    ask_here,
+    ask_within,
+    engine_errors,
+    unless_refused,
+)
 from keystone_action.engine.container import ServicePlan, create_service
 from keystone_action.engine.networks import ContainerNetwork, address_in, network_name
 from keystone_action.engine.records import labels
+from keystone_action.engine.streams import FollowedOutput
 from keystone_action.errors import ServiceError
 from keystone_action.services.server_process import SERVER_TAIL_CHARACTERS, signal_told, without_statements
-from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, CommandLimits
+from keystone_action.system.command import CAPTURE_HEAD, CAPTURE_TAIL, Capture, CommandLimits, KeptWhole
 
 if TYPE_CHECKING:
     from keystone_action.engine.client import EngineClient
@@ -93,6 +101,8 @@ _TAIL_LINES = 200
 _POLL_SECONDS = 0.03
 _STATE_SECONDS = 0.25
 _LOG_SECONDS = 1.0
+_OUTPUT_SECONDS = 60.0
+"""Until what a container printed that was killed is here: it may be some GiB."""
 _MEMORY_ADVICE = "Give it less to do, or the machine that the engine runs on more memory."
 _END_ADVICE = "Mostly its output says why; `env` and `command` of the service say how it is started."
 
@@ -110,6 +120,8 @@ class ServiceContainerPlan:
     command: str | Sequence[str] | None = None
     """A text is split as a shell would, a list is taken exactly; None is the image's own."""
     limits: CommandLimits = field(default_factory=CommandLimits)
+    output_to: KeptWhole | None = None
+    """A file of ours that gets all that it prints: the engine keeps the end only."""
 
 
 class ServiceContainer:
@@ -128,6 +140,7 @@ class ServiceContainer:
         self._described: Container = {}
         """What the engine said of it last."""
         self._last_printed = ""
+        self._followed: FollowedOutput | None = None
         self.address = ""
 
     @property
@@ -145,7 +158,7 @@ class ServiceContainer:
         problem = f"service {self.plan.service} can't be started"
         try:
             self._id = await ask_engine(lambda: self._create(network, marks), problem)
-            await ask_engine(lambda: self._client.start(self.id), problem)
+            await ask_engine(self._start, problem)
             await self._refresh()
         except ServiceError as error:
             with anyio.CancelScope(shield=True):
@@ -158,6 +171,11 @@ class ServiceContainer:
         # One that has ended by now has no address; the caller that waits for it says how it ended.
         joined = self._described["NetworkSettings"]["Networks"].get(network.name) or {}
         self.address = str(joined.get("IPAddress") or "")
+
+    def _start(self) -> None:
+        if self.plan.output_to is not None:
+            self._followed = FollowedOutput(self._client.attach_streams(self.id), self.plan.output_to)
+        self._client.start(self.id)
 
     def _create(self, network: ContainerNetwork, marks: Mapping[str, str]) -> str:
         plan = ServicePlan(
@@ -249,9 +267,16 @@ class ServiceContainer:
             raise
         return -1 if exit_code is None else exit_code, printed.decode("utf-8", "replace")
 
-    def printed(self) -> bytes:
-        """What it has printed, as far as the engine keeps it. Blocking; raises ServiceError."""
-        return ask_here(lambda: self._client.logs(self.id), f"service {self.plan.service}: its log can't be read")
+    def end(self) -> Capture:
+        """Kill it. Returns all that it had printed, both streams as they came; its plan has `output_to`. Blocking;
+        raises ServiceError, too where that may not be all."""
+        followed = self._followed
+        assert followed is not None
+        problem = f"service {self.plan.service}: all that it printed can't be had"
+        with engine_errors(problem, ServiceError):
+            with unless_refused(409):  # it has ended by itself
+                self._client.kill(self.id)
+            return followed.capture(_OUTPUT_SECONDS)
 
     def tail(self) -> str:
         """What it printed last, at most 4,000 characters; empty when that can't be had. Kept when it is removed.
@@ -299,6 +324,8 @@ class ServiceContainer:
         await self._keep_logs(container)
         with contextlib.suppress(ServiceError):  # the engine is gone, or something else removes it just now
             await ask_within(lambda: self._remove(container), "removal", REMOVAL_SECONDS)
+        if self._followed is not None:
+            self._followed.close()
 
     def _remove(self, container: str) -> None:
         with unless_refused(404):

@@ -24,7 +24,7 @@ from keystone_action.evidence.model import Address
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
 from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.spec.models.services import ContainerService
-from keystone_action.system.command import CommandLimits
+from keystone_action.system.command import Capture, CommandLimits
 from keystone_action.system.shutdown import undoing
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class GenericContainer(ServiceKind[ContainerService]):
         runs, `wait_for` succeeds and all `ports` accept connections."""
         if self._shared is None:
             network = scope.network or await self._host.group.enter()
-            container = await self._run(network, scope.cell_id, scope.agent_limits)
+            container = await self._run(network, scope)
             async with undoing(partial(self._remove, container)):
                 yield self._place(container, scope)
             return
@@ -88,9 +88,7 @@ class GenericContainer(ServiceKind[ContainerService]):
         inside = self.name if scope.in_network else container.address
         return ContainerPlace(self.name, inside, port, container, notices)
 
-    async def _run(
-        self, network: ContainerNetwork, cell_id: str = "", limits: CommandLimits | None = None
-    ) -> ServiceContainer:
+    async def _run(self, network: ContainerNetwork, scope: CellScope | None = None) -> ServiceContainer:
         import anyio
 
         definition = self._definition
@@ -99,10 +97,11 @@ class GenericContainer(ServiceKind[ContainerService]):
             image=definition.image,
             env=definition.env,
             command=definition.command,
-            limits=limits or CommandLimits(),
+            limits=(scope.agent_limits if scope else None) or CommandLimits(),
+            output_to=scope.agent_output if scope else None,
         )
         container = self._host.container(plan)
-        await container.start(network, cell=cell_id)
+        await container.start(network, cell=scope.cell_id if scope else "")
         try:
             await wait_until_ready(container, definition)
         except BaseException:
@@ -134,9 +133,9 @@ class ContainerPlace(Place):
         super().__init__(name, _address(inside, port), _address(container.address, port), notices=notices)
         self._container = container
 
-    def printed(self) -> bytes:
-        """What the container has printed, as far as the engine keeps it. Blocking; raises ServiceError."""
-        return self._container.printed()
+    def end(self) -> Capture:
+        """See ServiceContainer; of the container that is the agent."""
+        return self._container.end()
 
     async def run_sql(self, script: SqlScript) -> tuple[str, ...]:  # noqa: ARG002
         """Raises ServiceError: we know of no database here."""
