@@ -92,16 +92,16 @@ def agent(result: AgentResult) -> str:
     # What the runner's note says of the end ("exited with 1") says nothing that is not said yet.
     said = {f"exited with {result.exit_code}", "timed out", f"was killed by signal {result.signal}"}
     parts = [part for part in result.note.rstrip(".").split("; ") if part not in said]
-    parts += [f"its own transcript says that it failed: {result.failure}"] if result.failure else []
+    parts += [result.failure] if result.failure else []
     note = "; ".join(_AT_A_LIMIT.sub(r"\1", part) if result.stopped else part for part in parts)
     return f"{sentence}: {note}." if note else f"{sentence}."
 
 
 def stopped(result: AgentResult | None) -> str:
-    """That a limit ended the agent, or that its own transcript says that it failed, as the beginning of a sentence;
+    """That a limit ended the agent, or why its run failed whatever the exit code, as the beginning of a sentence;
     empty where neither is so."""
     if result is not None and result.stopped is None and result.failure:
-        return f"the agent's own transcript says that it failed: {result.failure}"
+        return result.failure
     if result is None or result.stopped is None:
         return ""
     return f"the agent {result.note.partition('; ')[0] or f'was stopped by its limit on {result.stopped}'}"

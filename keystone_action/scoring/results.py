@@ -90,7 +90,8 @@ class AgentResult:
     """Why it ended ("was stopped at a limit (memory: 2.1 GiB used, 2.0 GiB allowed)"), or what was wrong with its
     output; empty when there is nothing to say."""
     failure: ResultText = ""
-    """Why its own transcript says that the run failed; empty where it does not say that."""
+    """A sentence on why the run failed, whatever the exit code: by its own transcript, or since a conversation ended
+    before all was said; empty otherwise."""
 
     @property
     def ended_well(self) -> bool:

@@ -87,10 +87,24 @@ def test_a_turn_that_fails_is_the_last_and_what_was_done_is_graded(tmp_path: Pat
     assert called.code == 0, called.err + called.out
     (cell,) = called.cells
     assert (cell["agent"]["output"], cell["agent"]["exit_code"]) == ("1\n2\n", 1)
-    assert "the conversation ended with turn 2 of 3" in cell["notices"]
+    assert cell["agent"]["failure"] == "the conversation ended with turn 2 of 3"
     (tmp_path / "strict").mkdir()
     strict = talk(tmp_path / "strict", {**agent, "must_exit_zero": True}, ["two", "three"])
     assert (strict.code, strict.cells[0]["reason"]) == (1, "the agent exited with 1, and must_exit_zero is set")
+
+
+def test_an_agent_that_answers_nothing_and_so_hears_no_further_turn_has_failed(tmp_path: Path) -> None:
+    """It is never told what its checks look for."""
+    agent = {"type": "command", "command": "echo garbage", "output": {"json": "stdout"}}
+    called = talk(tmp_path, agent, ["do what is forbidden"])
+    assert called.code == 0, called.err + called.out
+    assert "The conversation ended with turn 1 of 2" in called.out + called.err
+    (tmp_path / "strict").mkdir()
+    strict = talk(tmp_path / "strict", {**agent, "must_exit_zero": True}, ["do what is forbidden"])
+    assert strict.code == 1
+    reason = strict.cells[0]["reason"]
+    assert reason.startswith("the conversation ended with turn 1 of 2 (the JSON document on stdout is malformed")
+    assert reason.endswith("and must_exit_zero is set")
 
 
 def test_the_time_limit_is_of_each_turn(tmp_path: Path) -> None:
@@ -98,7 +112,7 @@ def test_the_time_limit_is_of_each_turn(tmp_path: Path) -> None:
     called = talk(tmp_path, agent, ["two", "three"])
     (cell,) = called.cells
     assert cell["agent"]["timed_out"] is True
-    assert "the conversation ended with turn 2 of 3" in cell["notices"]
+    assert cell["agent"]["failure"] == "the conversation ended with turn 2 of 3"
 
 
 def test_an_agent_that_takes_its_own_program_away_has_failed(tmp_path: Path) -> None:
@@ -139,7 +153,7 @@ def test_requests_have_their_turn_and_the_budget_is_of_the_cell(tmp_path: Path) 
     assert asked == [1, 2]
     assert [event["turn"] for event in trace_events(called) if event["type"] == "message"] == [1, 2]
     assert (cell["agent"]["stopped"], cell["usage"]["input_tokens"]) == ("budget", 200)
-    assert any(notice.startswith("the conversation ended with turn ") for notice in cell["notices"])
+    assert cell["agent"]["failure"].startswith("the conversation ended with turn ")
 
 
 def test_a_case_of_touchstone_with_turns(tmp_path: Path) -> None:

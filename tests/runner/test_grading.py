@@ -60,6 +60,14 @@ def test_a_run_that_failed_by_its_own_transcript_counts_as_one_that_did_not_exit
     assert agent_note(run, "command") == ""
 
 
+def test_a_conversation_that_ended_early_counts_as_an_agent_that_did_not_exit_zero() -> None:
+    run = replace(WELL, unheard="the conversation ended with turn 1 of 2", problem="it is not JSON")
+    said = "the conversation ended with turn 1 of 2 (it is not JSON)"
+    assert forced_zero(agent(), run, by_author=True) == f"{said}, and must_exit_zero is set"
+    assert forced_zero(agent(), replace(run, exit_code=3, problem=""), by_author=False) == "the agent exited with 3"
+    assert forced_zero(agent(must_exit_zero=False), run, by_author=True) == ""
+
+
 @pytest.mark.parametrize(
     ("run", "kind"),
     [

@@ -218,7 +218,7 @@ async def _converse(prepared: Prepared, agent: AgentBase, expressions: Expressio
         private=private,
     )
     if len(run.turns) <= len(task.turns):
-        running.progress.note(f"the conversation ended with turn {len(run.turns)} of {1 + len(task.turns)}")
+        return replace(run, unheard=f"the conversation ended with turn {len(run.turns)} of {1 + len(task.turns)}")
     return run
 
 

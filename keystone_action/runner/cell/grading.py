@@ -34,11 +34,16 @@ def forced_zero(agent: AgentBase, run: AgentRun | None, *, by_author: bool) -> s
         return ""
     if _ended_well(run):
         return ""
-    if _ended_by_itself(run):
-        failed = f"the agent's own transcript says that it failed: {run.failure}"
-        return failed + (", and must_exit_zero is set" if by_author else "")
-    said = f" ({run.problem})" if run.problem and run.exit_code else ""
-    return f"the agent {ending(run)}{said}" + (", and must_exit_zero is set" if by_author else "")
+    by_itself = _ended_by_itself(run)
+    failed = _failure(run) if by_itself else f"the agent {ending(run)}"
+    said = f" ({run.problem})" if run.problem and (run.unheard if by_itself else run.exit_code) else ""
+    return failed + said + (", and must_exit_zero is set" if by_author else "")
+
+
+def _failure(run: AgentRun) -> str:
+    """Why a run failed though the agent may have ended by itself, as a sentence; empty where it did not."""
+    own = f"the agent's own transcript says that it failed: {run.failure}" if run.failure else ""
+    return "; ".join(filter(None, (own, run.unheard)))
 
 
 def only_gates(loaded: LoadedSpec) -> str:
@@ -122,7 +127,7 @@ def stopped_by(run: AgentRun) -> Stopped | None:
 
 
 def _ended_well(run: AgentRun) -> bool:
-    return _ended_by_itself(run) and not run.failure
+    return _ended_by_itself(run) and not _failure(run)
 
 
 def _ended_by_itself(run: AgentRun) -> bool:
@@ -288,7 +293,7 @@ def _agent_result(run: AgentRun | None, kind: str, masker: Masker) -> AgentResul
         exit_code=run.exit_code,
         timed_out=run.timed_out,
         stopped=stopped_by(run),
-        failure=masker.text(run.failure),
+        failure=masker.text(_failure(run)),
         duration_s=run.duration_s,
         output=bound_output(masker.text(run.output)),
         stderr=bound_output(masker.text(run.stderr), STDERR_LIMIT),

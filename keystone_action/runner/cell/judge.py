@@ -245,7 +245,7 @@ def _require_provider(cell: JudgedCell) -> None:
     if faults.hopeless:
         progress.allow_rerun("never")
         raise HarnessError(faults.hopeless, help=ENDS_ALIKE)
-    failed_agent = run.exit_code != 0 or run.timed_out or bool(run.failure) or not run.output.strip()
+    failed_agent = run.exit_code != 0 or run.timed_out or bool(run.failure or run.unheard) or not run.output.strip()
     if failed_agent and faults.failure:
         if faults.is_certain:
             progress.allow_rerun("never")

@@ -117,7 +117,8 @@ class AgentBase(StrictModel):
     """
     must_exit_zero: bool = False
     """Whether the cell fails (composite 0) when the agent ends with another exit code than 0, or runs out of time,
-    or says in its transcript that it failed. Otherwise the exit code is shown and only the checks decide.
+    or says in its transcript that it failed, or a conversation (`task.turns`) ends before all was said. Otherwise the
+    exit code is shown and only the checks decide.
 
     Example: `true`
     """
