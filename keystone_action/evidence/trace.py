@@ -151,7 +151,8 @@ def join_turns(traces: Sequence[Trace], *, usage_of_last: bool = False) -> Trace
     """The traces of the turns of one conversation, the first one first, as that of all of it. usage_of_last: the
     figures of a turn are those of all turns until then."""
     marked = [with_turns(trace, lambda _: number) for number, trace in enumerate(traces, 1)]  # noqa: B023 - called at once
-    of_usage = [trace.usage for trace in marked if trace.usage != Usage()]
+    of_usage = [trace.usage for trace in marked]
+    known = [usage for usage in of_usage if usage != Usage()]
     calls = [trace.tool_calls for trace in marked if trace.tool_calls is not None]
     asked = [trace.permissions for trace in marked if trace.permissions is not None]
     problems = [f"turn {turn}: {trace.problem}" for turn, trace in enumerate(marked, 1) if trace.problem]
@@ -160,7 +161,7 @@ def join_turns(traces: Sequence[Trace], *, usage_of_last: bool = False) -> Trace
         tool_calls=tuple(chain.from_iterable(calls)) if len(calls) == len(marked) else None,
         messages=tuple(chain.from_iterable(trace.messages for trace in marked)),
         permissions=tuple(chain.from_iterable(asked)) if asked else None,
-        usage=_add_up(of_usage[-1:] if usage_of_last else of_usage),
+        usage=_add_up(known[-1:] if usage_of_last else of_usage),
         stop_reason=marked[-1].stop_reason,
         final_output=marked[-1].final_output,
         not_understood=tuple(chain.from_iterable(trace.not_understood for trace in marked)),
@@ -173,11 +174,11 @@ def join_turns(traces: Sequence[Trace], *, usage_of_last: bool = False) -> Trace
 
 
 def _add_up(usages: Sequence[Usage]) -> Usage:
-    """What one of them does not know counts as nothing where another knows it."""
+    """What one of them does not know, nobody knows of all."""
     sums: dict[str, Any] = {}
     for field_ in fields(Usage):
-        known = [value for one in usages if (value := getattr(one, field_.name)) is not None]
-        sums[field_.name] = sum(known) if known else None
+        values = [getattr(one, field_.name) for one in usages]
+        sums[field_.name] = sum(values) if values and None not in values else None
     return Usage(**sums)
 
 

@@ -157,8 +157,11 @@ def test_traces_of_turns_are_one_and_every_event_says_its_turn() -> None:
         (Message, 1), (ToolCall, 1), (Message, 2), (ToolCall, 2)
     ]  # fmt: skip
     assert [found.turn for found in joined.tool_calls or ()] == [1, 2]
-    assert (joined.usage, joined.final_output) == (Usage(40, 7, 0.5), "y")
+    assert (joined.usage, joined.final_output) == (Usage(40, 7), "y")  # what the first cost is not known
     assert join_turns([one, two], usage_of_last=True).usage == Usage(30, 5, 0.5)
+    silent = replace(two, usage=Usage())
+    assert join_turns([one, silent]).usage == Usage()
+    assert join_turns([one, silent], usage_of_last=True).usage == one.usage
     assert join_turns([one, replace(two, tool_calls=None)]).tool_calls is None
     assert join_turns([one, Trace(source="codex", problem="it is empty")]).problem == "turn 2: it is empty"
 
