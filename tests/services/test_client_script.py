@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pymysql
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from support.dumps import mariadb_dump, run_mariadb
 from support.mariadb import MariaDb
@@ -270,6 +270,8 @@ PIECES = st.sampled_from(
 @pytest.mark.property
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.lists(PIECES, max_size=12).map("".join))
+@example(text="*/*/")
+@example(text="select /*! 2 */*3;select 4")
 def test_scripts_are_split_as_the_client_splits_them(text: str, mariadb: MariaDb, tmp_path: Path) -> None:
     """The server's log has each statement that was sent."""
     file = tmp_path / secrets.token_hex(8)

@@ -35,7 +35,7 @@ _TOKEN = re.compile(
     (?P<blank>\s+)
   | (?P<hint>/\*(?:M?!|\+))
   | (?P<block>/\*)
-  | (?P<ends>\*/)
+  | (?P<ends>\*/(?!\*))
   | (?P<line>\#|--(?=[\s\x00]|$))
   | (?P<quote>['"`])
   | (?P<word>[A-Za-z0-9_$\x80-\xff]+)
