@@ -18,6 +18,8 @@ from keystone_action.errors import HarnessError
 from keystone_action.system.command import Command, Completed
 
 if TYPE_CHECKING:
+    import asyncio
+
     from keystone_action.agents.loop_models import RequestedCall
     from keystone_action.sandbox.protocol import Sandbox
 
@@ -95,7 +97,7 @@ FORMS: Mapping[str, ToolForm] = {
 
 class LoopTools:
     """Does what a model calls for. names: of the tools that it has. environment: complete, of each process. ended: told
-    of each process that has ended."""
+    of each process that has ended. stop: once it is set, what runs is killed."""
 
     def __init__(
         self,
@@ -105,9 +107,10 @@ class LoopTools:
         *,
         lists_processes: bool = False,
         ended: Callable[[Completed], None] = lambda _completed: None,
+        stop: asyncio.Event | None = None,
     ) -> None:
         self._sandbox, self._environment = sandbox, environment
-        self._lists_processes, self._ended = lists_processes, ended
+        self._lists_processes, self._ended, self._stop = lists_processes, ended, stop
         every: Mapping[str, Callable[[Mapping[str, Any]], Awaitable[CallOutcome]]] = {
             "bash": self._bash,
             "read": self._read,
@@ -185,7 +188,9 @@ class LoopTools:
             stdin=stdin,
             lists_processes=self._lists_processes,
         )
-        done = await self._sandbox.run(command)
+        if self._stop is not None and self._stop.is_set():
+            raise AgentAtLimit("it is over")  # a file that is half edited stays as it is
+        done = await self._sandbox.run(command, self._stop)
         self._ended(done)
         if done.limit is not None:
             raise AgentAtLimit(done.limit)

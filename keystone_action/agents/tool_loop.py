@@ -13,6 +13,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import anyio
 import anyio.to_thread
 
 from keystone_action.agents.loop_models import CallOutcome, ModelAnswer, ModelFailed, open_model
@@ -69,8 +70,14 @@ class _Loop:
 
     def __init__(self, sandbox: Sandbox, task: AgentCall, agent: LoopAgent) -> None:
         self._sandbox, self._task, self._agent = sandbox, task, agent
+        self._over = asyncio.Event()
         self.tools = LoopTools(
-            agent.tools, sandbox, task.environment, lists_processes=task.lists_processes, ended=self._process_ended
+            agent.tools,
+            sandbox,
+            task.environment,
+            lists_processes=task.lists_processes,
+            ended=self._process_ended,
+            stop=self._over,
         )
         before = task.earlier[-1].session if task.earlier else None
         self._messages: Messages = [*before] if isinstance(before, tuple) else []
@@ -139,9 +146,21 @@ class _Loop:
         """Raises AgentAtLimit, HarnessError."""
         given = "(not a JSON object)" if call.arguments is None else json.dumps(call.arguments, ensure_ascii=False)
         self._log.append(f"> {_short(call.name)} {_short(given)}")
-        result = _CUT if answer.end == "cut" else await self.tools.call(call)
+        result = _CUT if answer.end == "cut" else await self._use_tool(call)
         self._log.append(_short(result.text))
         return result
+
+    async def _use_tool(self, call: RequestedCall) -> CallOutcome:
+        """Where the agent's time ends before the call, its processes end as those of any agent: what is known of them
+        is kept."""
+        using = asyncio.ensure_future(self.tools.call(call))
+        try:
+            return await asyncio.shield(using)
+        except asyncio.CancelledError:
+            self._over.set()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([using])
+            raise
 
     def _process_ended(self, done: Completed) -> None:
         room = _MOST_PROCESSES - len(self._processes)

@@ -369,8 +369,10 @@ def test_its_time_limit_ends_a_model_that_never_answers_and_a_tool_that_never_en
 
     stalls = play(agent(api, timeout="1s"), Says(before=never))
     assert (stalls.run.timed_out, stalls.run.exit_code) == (True, None)
-    found = play(agent(api, timeout="2s"), scripted(Turn(calls=[("bash", {"command": "touch a; sleep 60; touch b"})])))
+    endless = scripted(Turn(calls=[("bash", {"command": "touch a; sleep 60; touch b"})]))
+    found = play(agent(api, timeout="2s"), endless, lists_processes=True)
     assert (found.run.timed_out, found.paths) == (True, ["a"])
+    assert "sleep" in str(found.run.processes)
 
 
 @pytest.mark.parametrize("api", APIS)
