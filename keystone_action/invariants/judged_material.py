@@ -250,15 +250,18 @@ def _conversation(evidence: Evidence, most: int | None) -> Material:
     digest of all that follows."""
     agent = evidence.agent
     turns = agent.turns or (AgentTurn(evidence.task_prompt, agent.output, agent.long_output, agent.problem),)
-    if not any(turn.output for turn in turns):
+    if not any(turn.output and not turn.problem for turn in turns):
         why = f": {agent.problem}" if agent.problem else ""
         raise NothingToJudge(f"the agent answered nothing{why}")
     limit = most or WHOLE_LIMIT
     parts: list[tuple[str, str]] = []
     size = 0
     for number, turn in enumerate(turns, 1):
-        answer = _printed_material(turn.output, turn.long_output, most) or Material(turn.whole_output())
-        text = answer.text if answer.text or not turn.problem else f"(no answer: {turn.problem})"
+        if turn.problem:  # what it said instead is not the answer that was asked for
+            answer = Material(f"(no answer: {turn.problem})")
+        else:
+            answer = _printed_material(turn.output, turn.long_output, most) or Material(turn.whole_output())
+        text = answer.text
         parts += [(f"turn {number}, the user", turn.prompt), (f"turn {number}, the agent", text)]
         size += len(turn.prompt.encode("utf-8", "replace")) + (answer.size or len(text.encode("utf-8", "replace")))
     if size > limit and most is None:

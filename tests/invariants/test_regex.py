@@ -12,7 +12,7 @@ from support.changed import grade_changes
 from support.context import grade, make_check, make_evidence
 from support.observed import evidence
 
-from keystone_action.evidence.agent_run import AgentRun, LongText, TooMuchPrinted
+from keystone_action.evidence.agent_run import AgentRun, AgentTurn, LongText, TooMuchPrinted
 from keystone_action.evidence.model import RecordedRequest
 from keystone_action.files.snapshot import Change, FileState
 from keystone_action.invariants.judged_material import NothingToJudge, collect_material, gather_material
@@ -195,3 +195,17 @@ def test_a_body_that_was_not_kept_whole_is_not_judged(tmp_path: Path) -> None:
 
     outcome = over(tmp_path, NO_PASSWORD, "m.last_request.body", request_logs={"m": Log()})
     assert (outcome.status, "7 bytes of the request's body were not kept" in outcome.message) == ("fail", True)
+
+
+def test_what_an_agent_says_is_not_the_file_that_it_was_to_write(tmp_path: Path) -> None:
+    """In a conversation the turn says so."""
+    missing = AgentTurn("go", "it is done", problem="the output file could not be read: a.md is missing")
+    found = make_evidence(tmp_path, tmp_path, agent=AgentRun(output="42", turns=(missing, AgentTurn("again", "42"))))
+    said = gather_material(found, "conversation").text
+    assert "(no answer: the output file could not be read: a.md is missing)" in said
+    assert "42" in said
+    assert "it is done" not in said
+    with pytest.raises(NothingToJudge, match="the agent answered nothing"):
+        gather_material(
+            make_evidence(tmp_path, tmp_path, agent=AgentRun(output="it is done", turns=(missing,))), "conversation"
+        )
