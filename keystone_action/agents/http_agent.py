@@ -108,7 +108,8 @@ async def _recorded(response: HttpResponse, answer: HttpAnswer, task: AgentCall,
             stdout_bytes=len(response.body),
             long_stdout=long_stdout,
             tool_calls=answer.tool_calls,
-            problem=answer.problem or answer.calls_problem,
+            problem=answer.problem,
+            calls_problem=answer.calls_problem,
             session=answer.conversation or _conversation(task),
         )
 

@@ -62,6 +62,8 @@ class AgentRun:
     """What judges and output scorers read, by `agent.output`."""
     problem: str = ""
     """Why an output that was asked for (a file, a JSON document) could not be had; empty otherwise."""
+    calls_problem: str = ""
+    """Why tool calls that were asked for could not be had, where the output could; empty otherwise."""
     advice: str = ""
     """For people alone: why its program may not have run, and what to do."""
     shortage: str = ""

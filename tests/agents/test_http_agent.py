@@ -144,8 +144,9 @@ class TestAnswer:
     def test_malformed_tool_calls_are_a_problem_and_no_failure(self, calls: str, why: str) -> None:
         run = answered(reply(calls), tool_calls_path="calls")
         assert (run.exit_code, run.tool_calls, run.output) == (0, None, calls)
-        assert run.problem.startswith("the agent's tool calls at calls (agent.tool_calls_path): ")
-        assert why in run.problem
+        assert run.problem == ""
+        assert run.calls_problem.startswith("the agent's tool calls at calls (agent.tool_calls_path): ")
+        assert why in run.calls_problem
 
     def test_a_long_answer_is_kept_as_a_file(self) -> None:
         long = "x" * (3 << 20)

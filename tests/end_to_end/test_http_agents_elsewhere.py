@@ -40,3 +40,24 @@ def test_what_no_gateway_sees_is_not_taken_for_nothing(tmp_path: Path) -> None:
         )
     states = {name: check["status"] for name, check in called.checks.items()}
     assert states == {"calls": "skip", "cost": "skip"}, called.out + called.err
+
+
+def test_calls_that_are_not_told_fail_only_what_needs_them(tmp_path: Path) -> None:
+    """The output is there, and the conversation goes on; what the agent called is not known in one of its turns."""
+    turns = iter(['{"reply": "one"}', '{"reply": "two", "calls": [{"name": "look"}]}'])
+    with serving(lambda connection: connection.sendall(reply(next(turns)))) as served:
+        called = asked(
+            tmp_path,
+            served,
+            agent={"tool_calls_path": "calls", "must_exit_zero": True},
+            task={"prompt": "go", "turns": ["on"]},
+            gateway="off",
+            invariants={
+                "said": {"check": {"type": "exact", "expected": "one\ntwo"}},
+                "calls": {"check": {"type": "trace", "require_tools": [{"name": "look"}]}},
+            },
+        )
+    assert len(served.requests) == 2
+    states = {name: check["status"] for name, check in called.checks.items()}
+    assert states == {"said": "pass", "calls": "fail"}, called.out + called.err
+    assert "there is nothing" in called.checks["calls"]["message"]

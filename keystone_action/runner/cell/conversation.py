@@ -129,6 +129,7 @@ def _join(agent: AgentBase, runs: Sequence[AgentRun], turns: tuple[AgentTurn, ..
         long_stderr=long_stderr,
         transcript=transcript,
         leftovers=sum(run.leftovers for run in runs),
+        calls_problem=next((run.calls_problem for run in runs if run.calls_problem), ""),
         tool_calls=tuple(call for some in calls for call in some) if calls else None,
         processes=tuple({**process, "turn": turn} for turn, run in enumerate(runs, 1) for process in run.processes),
         processes_left_out=sum(run.processes_left_out for run in runs),

@@ -139,7 +139,7 @@ def agent_note(run: AgentRun, kind: str) -> str:
     if kind == "none":
         return ""
     notes = [] if _ended_by_itself(run) else [ending(run)]
-    notes += [sentence for sentence in (run.problem, run.advice) if sentence]
+    notes += [sentence for sentence in (run.problem, run.calls_problem, run.advice) if sentence]
     if run.leftovers:
         notes.append(f"{run.leftovers} of its processes outlived it and were killed")
     return "; ".join(notes)

@@ -269,8 +269,9 @@ def _from_result(agent: AgentBase, run: AgentRun) -> Trace | None:
     to_a_file = isinstance(output, AgentOutput) and output.file is not None
     result_declared = isinstance(output, AgentOutput) or isinstance(agent, PythonAgent)
     result_declared = result_declared or (isinstance(agent, HttpAgent) and agent.tool_calls_path is not None)
-    if result_declared and not to_a_file and run.problem:
-        return _unread(AGENT_RESULT, run.problem)
+    problem = run.problem or run.calls_problem
+    if result_declared and not to_a_file and problem:
+        return _unread(AGENT_RESULT, problem)
     if run.tool_calls is None and run.token_usage is None:
         return None
     from keystone_action.evidence.trace_readers.reading import trace_of_result
