@@ -6,6 +6,7 @@ JSON in each line (NDJSON), or plain text.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -49,7 +50,7 @@ def read_http_answer(response: HttpResponse, agent: HttpAgent) -> HttpAnswer:
     if agent.output_path is None and agent.tool_calls_path is None and agent.conversation_path is None:
         return answer
     try:
-        documents = list(_documents(response))
+        documents = list(_documents(response, agent.output_path))
     except MalformedResult as malformed:
         return replace(answer, problem=f"the agent's answer can't be read: {malformed}")
     if agent.output_path is not None:
@@ -74,15 +75,17 @@ def _refusal(response: HttpResponse) -> str:
     return f"the agent answered {response.status}" + (f": {said}" if said else "")
 
 
-def _documents(response: HttpResponse) -> Iterator[Any]:
-    """The documents of JSON in an answer, in order. Raises MalformedResult."""
+def _documents(response: HttpResponse, path: str | None) -> Iterator[Any]:
+    """The documents of JSON in an answer, in order. path: of the output. Raises MalformedResult, also for a stream one
+    of whose documents has an `error` in place of output."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == _EVENTS:
-        yield from _events(response.text())
+        for document in _events(response.text()):
+            yield _no_error(document, path)
     elif _LINES.fullmatch(kind):
         lines = [line.strip("\x1e \t") for line in _LINE.split(response.text())]
         _bound(len(lines))
-        yield from (read_json(line.encode()) for line in lines if line)
+        yield from (_no_error(read_json(line.encode()), path) for line in lines if line)
     else:
         yield read_json(response.text().encode())
 
@@ -107,6 +110,14 @@ def _events(text: str) -> Iterator[Any]:
                 yield read_json(joined.encode())
             except MalformedResult:
                 continue  # as `data: [DONE]` at the end
+
+
+def _no_error(document: Any, path: str | None) -> Any:
+    error = document.get("error") if isinstance(document, dict) else None
+    if error is None or (path is not None and next(_found([document], path), None) is not None):
+        return document
+    said = error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+    raise MalformedResult(f"its stream reports an error: {' '.join(said.split())[:_SHOWN]}")
 
 
 def _bound(count: int) -> None:

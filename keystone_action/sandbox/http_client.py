@@ -107,8 +107,11 @@ def encode(method: str, target: HttpTarget, headers: Mapping[str, str], body: An
     given = {name.lower() for name in headers}
     lines = [f"{method.upper()} {target.path} HTTP/1.1"]
     for name, value in [*((n, v) for n, v in own.items() if n.lower() not in given), *headers.items()]:
-        if not _TOKEN.fullmatch(name) or any(character in value for character in "\r\n\0"):
-            raise BadRequest(f"{name!r}: {value!r} can't be a header")
+        if not _TOKEN.fullmatch(name):
+            raise BadRequest(f"{name!r} can't be a header")
+        if any(character in value for character in "\r\n\0"):
+            # Never what it is: quoted, a secret in it would not be found and masked.
+            raise BadRequest(f"the value of {name} can't be a header's: it has a line break or a NUL")
         lines.append(f"{name}: {value}")
     return "\r\n".join(lines).encode("utf-8") + b"\r\n\r\n" + content
 

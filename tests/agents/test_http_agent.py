@@ -63,8 +63,9 @@ class TestRequest:
     @pytest.mark.parametrize("prompt", ["a\r\nX-Evil: 1", "a\nb", "a\0b"])
     def test_a_line_break_never_gets_into_a_header(self, prompt: str) -> None:
         with serving(reply("fine")) as served:
-            with pytest.raises(HarnessError, match="can't be a header"):
+            with pytest.raises(HarnessError, match="the value of X-Task can't be a header's") as raised:
                 ask({"url": served.url, "headers": {"X-Task": "{{ turn }}"}}, prompt=prompt)
+            assert repr(prompt)[1:-1] not in str(raised.value)
             ask({"url": served.url, "headers": {"X-Task": "{{ turn }}"}}, prompt="é plain")
         assert len(served.requests) == 1
         assert "\r\nX-Task: é plain\r\n" in served.requests[0]
@@ -106,6 +107,11 @@ class TestAnswer:
             output_path="delta.text",
         )
         assert (run.exit_code, run.output) == (0, "one two!")
+
+    def test_an_error_of_null_or_beside_output_is_none(self) -> None:
+        events = 'data: {"t": "one", "error": "a word"}\n\ndata: {"id": 1, "error": null}\n\ndata: {"t": "!"}\n\n'
+        run = answered(chunks(events), output_path="t")
+        assert (run.exit_code, run.output) == (0, "one!")
 
     def test_lines_of_json_are_joined(self) -> None:
         lines = '{"response": "a", "done": false}\n\n{"response": "b"}\n{"done": true}\n'
@@ -197,6 +203,8 @@ class TestAgentThatFails:
             (reply('{"t": NaN}'), "not a JSON number"),
             (chunks("data: [DONE]\n\n"), "has nothing at t"),
             (chunks('data: {"t": "a"}\n\nevent: error\ndata: {"message": "overloaded"}\n\n'), "reports an error"),
+            (chunks('data: {"t": "a"}\n\ndata: {"error": {"message": "full"}}\n\n'), 'an error: {"message": "full"}'),
+            (reply('{"t": "a"}\n{"error": "full"}', "Content-Type: application/x-ndjson"), "an error: full"),
             (reply('{"t": "a"}\n{"t"', "Content-Type: application/x-ndjson"), "it is not JSON"),
             (reply(b"\x1f\x8bnot gzip", "Content-Encoding: gzip"), "can't be unpacked"),
             (reply("a", "Content-Encoding: br"), "for which it was not asked"),
