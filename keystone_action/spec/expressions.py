@@ -257,6 +257,15 @@ def _fill(text: str, names: Mapping[str, Any], later: tuple[str, ...] = (), *, t
     return "".join(piece if isinstance(piece, str) else _as_text(piece, names) for piece in pieces)
 
 
+def escaped(value: Any) -> Any:
+    """A value for a text that is filled once more: two braces in its own texts are written so that they stay braces."""
+    if isinstance(value, str):
+        return value.replace("{{", "\\{{")
+    if isinstance(value, Mapping):
+        return {key: escaped(item) for key, item in value.items()}
+    return [escaped(item) for item in value] if isinstance(value, list | tuple) else value
+
+
 def resolve_reference(reference: Reference, names: Mapping[str, Any]) -> Any:
     """The value of a name. Raises ExpressionError that names the nearest known one."""
     value: Any = names

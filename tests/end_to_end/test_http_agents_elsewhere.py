@@ -61,3 +61,25 @@ def test_calls_that_are_not_told_fail_only_what_needs_them(tmp_path: Path) -> No
     states = {name: check["status"] for name, check in called.checks.items()}
     assert states == {"said": "pass", "calls": "fail"}, called.out + called.err
     assert "there is nothing" in called.checks["calls"]["message"]
+
+
+def test_braces_in_a_secret_are_no_expression(tmp_path: Path) -> None:
+    word = "a{{ turn }}b\\\\{{{c"
+    with serving(reply('{"reply": "hi"}')) as served:
+        called = asked(
+            tmp_path,
+            served,
+            environ={"WORD": word},
+            secrets=["WORD"],
+            agent={
+                "headers": {"X-Word": "<{{ secrets.WORD }}>"},
+                "body": {
+                    "said": "{{ turn }} {{ secrets.WORD }}",
+                    "whole": "{{ secrets.WORD }}",
+                    "literal": "\\{{ x }}",
+                },
+            },
+        )
+    assert called.cells[0]["verdict"] == "pass", called.out + called.err
+    assert f"\r\nX-Word: <{word}>\r\n" in served.requests[0]
+    assert json.loads(served.body) == {"said": f"go {word}", "whole": word, "literal": "{{ x }}"}

@@ -28,9 +28,9 @@ from keystone_action.runner.journal.entries import holds_results
 from keystone_action.runner.roots import make_readable
 from keystone_action.runner.started_run import run_shielded
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced
-from keystone_action.spec.expressions import interpolate
+from keystone_action.spec.expressions import escaped, interpolate
 from keystone_action.spec.limits import HIDDEN_VARIABLES
-from keystone_action.spec.models.agents import PresetAgent
+from keystone_action.spec.models.agents import HttpAgent, PresetAgent
 
 if TYPE_CHECKING:
     from keystone_action.files.snapshot import Snapshot
@@ -135,7 +135,9 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
 
 def fill_agent(running: RunningCell, expressions: Expressions) -> AgentBase:
     """The agent of the cell with its expressions replaced, and with what its preset says."""
-    agent = interpolate(running.cell.agent, expressions.names)
+    agent = running.cell.agent
+    # A request is filled once more when it is sent; a secret or a parameter with braces has no expressions for that.
+    agent = interpolate(agent, escaped(expressions.names) if isinstance(agent, HttpAgent) else expressions.names)
     if not isinstance(agent, PresetAgent):
         return agent
     from keystone_action.agents.presets.preset import with_preset
