@@ -35,7 +35,7 @@ _TOKEN = re.compile(
     (?P<blank>\s+)
   | (?P<hint>/\*(?:M?!|\+))
   | (?P<block>/\*)
-  | (?P<ends>\*/(?!\*))
+  | (?P<ends>\*/)
   | (?P<line>\#|--(?=[\s\x00]|$))
   | (?P<quote>['"`])
   | (?P<word>[A-Za-z0-9_$\x80-\xff]+)
@@ -65,6 +65,7 @@ class ClientSplitter:
     """The line in which what is quoted begins."""
     _parts: list[bytes] = field(default_factory=list)
     _inside: bytes = b""
+    _in_hint: bool = False
     _words: list[str] = field(default_factory=list)
     _begun: bool = False
     _line: int = 0
@@ -117,6 +118,10 @@ class ClientSplitter:
         if kind == "block":
             self._inside, self.opened = b"*/", number
             return at
+        if kind in ("hint", "ends"):
+            if kind == "ends" and not self._in_hint:
+                at = found.start() + 1  # `*//`: what follows a star may be a delimiter
+            self._in_hint = kind == "hint"
         if kind == "other" and self.delimiter[:1] != text:
             while at < len(line) and line[at : at + 1] in b",()=+.<>@" and line[at : at + 1] != self.delimiter[:1]:
                 at += 1
