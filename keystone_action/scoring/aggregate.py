@@ -232,7 +232,8 @@ JUDGE_USAGE_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class ScenarioTally:
-    """How the scenarios of a spec ended, each by the worst of its groups. verdict: of the spec."""
+    """How the scenarios of a spec ended. One of which a group failed did not pass, whatever is in error beside it.
+    verdict: of the spec."""
 
     passed: int
     ungraded: int
@@ -262,7 +263,7 @@ def tally_scenarios(spec: SpecResult) -> ScenarioTally | None:
         by_scenario.setdefault(group.scenario, []).append(group.verdict)
     if rate is None or not by_scenario:
         return None
-    counts = Counter(worst(verdicts) for verdicts in by_scenario.values())
+    counts = Counter("fail" if "fail" in verdicts else worst(verdicts) for verdicts in by_scenario.values())
     passed = counts["pass"] + counts["flaky"]
     return ScenarioTally(passed, counts["error"], len(by_scenario), counts["flaky"] > 0, rate)
 

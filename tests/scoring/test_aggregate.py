@@ -284,6 +284,16 @@ def test_a_scenario_passes_with_all_its_parameter_sets_and_a_flaky_one_counts():
     assert decided("at least 0.5", flaky, replica_aggregation="any").verdict == "flaky"
 
 
+@pytest.mark.parametrize(("beside", "expected"), [("fail", "fail"), ("pass", "error"), ("error", "error")])
+def test_a_scenario_that_failed_can_not_pass_any_more_whatever_is_in_error(beside, expected):
+    """It is one that was graded, too."""
+    split = [cell(beside, params={"m": "a"}), cell("error", params={"m": "b"}), cell(scenario="t")]
+    found = decided("at least 0.9", split)
+    assert found.verdict == expected
+    assert found.scenario_rate.n == (2 if beside == "fail" else 1)
+    assert decided("at least 0.5", split).verdict == "pass"
+
+
 @given(st.integers(1, 100), st.lists(st.sampled_from(["pass", "fail", "error"]), min_size=1, max_size=60))
 def test_the_share_is_that_of_whole_numbers(hundredths, verdicts):
     found = shared(aggregate.share_name(hundredths / 100), *verdicts)
