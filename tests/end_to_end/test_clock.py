@@ -96,6 +96,18 @@ def test_setup_and_our_own_records_keep_the_machines_time(tmp_path: Path) -> Non
     assert all(not json.loads(line)["ts"].startswith("2031") for line in lines)
 
 
+def test_the_time_of_the_agent_begins_when_setup_is_over(tmp_path: Path) -> None:
+    """However long that took; checks live in the agent's time."""
+    spec = spec_of('echo "$FAKETIME" | tee offset', setup={"commands": ["sleep 3; date +%s > over"]})
+    same = {"type": "command_exit", "command": 'test "$FAKETIME" = "$(cat offset)"'}
+    spec["invariants"] = {**CHECKS, "same": {"description": "one time for all", "check": same}}
+    spec["agent"]["command"] += "; cat over"
+    code, _, said = run(tmp_path, spec)
+    assert code == 0, said
+    offset, over = map(int, stdout_of(tmp_path))
+    assert BEGIN - offset >= over - 1
+
+
 @pytest.mark.parametrize(
     ("variables", "words"),
     [

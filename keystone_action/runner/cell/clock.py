@@ -62,11 +62,9 @@ class CellClock:
         }
 
 
-def lay_out_clock(wanted: datetime | None, area: Path) -> CellClock | None:
-    """The cell's time begins now. area: of the cell, for our copy of the library: an image has none of its own.
-    Blocking. Raises HarnessError."""
-    if wanted is None:
-        return None
+def lay_out_clock(area: Path) -> Path:
+    """The folder of our copy of the library in the cell's area: an image has none of its own. Blocking. Raises
+    HarnessError."""
     library, folder = find_library(), area / "clock"
     if library is None:
         raise HarnessError("determinism.clock needs libfaketime, which is not installed")
@@ -76,6 +74,11 @@ def lay_out_clock(wanted: datetime | None, area: Path) -> CellClock | None:
     except OSError as error:
         raise HarnessError(f"determinism.clock: libfaketime can't be copied: {error.strerror}") from error
     make_readable(folder)
+    return folder
+
+
+def begin_time(wanted: datetime, folder: Path) -> CellClock:
+    """The cell's time begins now, when all that the agent needs is ready. folder: see `lay_out_clock`."""
     return CellClock(folder, math.ceil(wanted.timestamp() - time.time()))
 
 

@@ -22,7 +22,7 @@ import anyio
 from keystone_action.agents.program import agent_environment
 from keystone_action.errors import HarnessError
 from keystone_action.files.copies import GitState, copy_exactly, git_state, put_copies
-from keystone_action.runner.cell.clock import CellClock, lay_out_clock, require_effect
+from keystone_action.runner.cell.clock import begin_time, lay_out_clock, require_effect
 from keystone_action.runner.cell.fixtures import write_files
 from keystone_action.runner.cell.python_packages import (
     PythonEnvironment,
@@ -160,12 +160,16 @@ async def open_sandbox(
     progress, mask = running.progress, running.run.masker.text
     for command in setup.commands:
         progress.tell(f"setup $ {shown_command(mask(command))}")
-    clock = await anyio.to_thread.run_sync(lay_out_clock, running.spec.determinism.clock, running.roots.area)
-    making = _SandboxMaking(running, task, setup, expressions, connections, stack, clock)
+    wanted = running.spec.determinism.clock
+    folder = await anyio.to_thread.run_sync(lay_out_clock, running.roots.area) if wanted is not None else None
+    making = _SandboxMaking(running, task, setup, expressions, connections, stack, folder)
     opened = await (making.as_process() if images is None else making.in_container(await images))
-    if clock is not None:
-        environment = opened.variables.of_agent(opened.sandbox.workspace_inside, None)
-        await require_effect(clock, opened.sandbox, environment, running.image)
+    if wanted is not None and folder is not None:
+        clock, inside = begin_time(wanted, folder), opened.sandbox.workspace_inside
+        variables = replace(opened.variables, clock=clock.environment)
+        check_environment = {**opened.check_environment, **variables.of_check(inside)}
+        opened = replace(opened, variables=variables, check_environment=check_environment)
+        await require_effect(clock, opened.sandbox, variables.of_agent(inside, None), running.image)
     connections.users.admit(opened.sandbox)
     if not running.options.caller.verbose:
         return opened
@@ -186,12 +190,13 @@ class _SandboxMaking:
     expressions: Expressions
     connections: Connections
     stack: AsyncExitStack
-    clock: CellClock | None
+    clock_folder: Path | None
+    """Of `determinism.clock`."""
 
     @property
     def _folders(self) -> tuple[Path, ...]:
         """What code in the sandbox may read of ours."""
-        return (*self.task.folders, *([self.clock.folder] if self.clock is not None else []))
+        return (*self.task.folders, *([self.clock_folder] if self.clock_folder is not None else []))
 
     async def as_process(self) -> OpenedSandbox:
         running, setup = self.running, self.setup
@@ -261,8 +266,8 @@ class _SandboxMaking:
         return self._opened(sandbox, provider, readable, variables, base)
 
     def _variables(self, setup: Setup) -> CellVariables:
-        seed, clock = self.running.spec.determinism.seed, self.clock.environment if self.clock is not None else {}
-        return CellVariables(self.task, self.connections.addresses, seed, dict(setup.env), clock)
+        seed = self.running.spec.determinism.seed
+        return CellVariables(self.task, self.connections.addresses, seed, dict(setup.env))
 
     def _opened(
         self,
