@@ -191,6 +191,13 @@ BAD = {
     "garbage": (b"\x00\xff{", 400),
     "not JSON": (b"{'a': 1}", 400),
     "a list": (b"[]", 400),
+    **{
+        f"the number {number}": (
+            request_of("tools/call", name="get_order", arguments={"id": 0}).replace("0}", f"{number}}}"),
+            400,
+        )
+        for number in ("NaN", "-Infinity", "1e999", "-1e999")
+    },
     "a flood of lists": (b"[" * 1_000_000, 400),
     "a deep document": (b'{"a":' * 70 + b"1" + b"}" * 70, 400),
     "many values": (b"[" + b"1," * 60_000 + b"1]", 400),
@@ -210,6 +217,41 @@ def test_bad_requests_get_a_sentence_and_others_are_served(tmp_path, name):
         assert "error" in answer.json()
         assert httpx.get(other.url).text == "served"
         assert text_of(mock.call("get_order", {"id": 1})) == "order 1 is paid"
+
+
+@pytest.mark.parametrize(
+    ("params", "tool", "arguments"),
+    [
+        ({"name": "get_order", "arguments": [1]}, "get_order", {}),
+        ({"name": "get_order", "arguments": "x"}, "get_order", {}),
+        ({"name": 7, "arguments": {"id": 1}}, "7", {"id": 1}),
+        ({"name": ["é"]}, '["\\u00e9"]', {}),
+        ({"name": None}, "null", {}),
+        ({"arguments": {"id": 1}}, "", {"id": 1}),
+        ({"name": "get_order", "arguments": {"id": 1}, "_meta": 3}, "get_order", {"id": 1}),
+        ([], "", {}),
+        (None, "", {}),
+    ],
+)
+@pytest.mark.parametrize("way", ["mcp", "stdio"])
+def test_a_call_with_parameters_of_another_form_is_a_call_that_failed(tmp_path, params, tool, arguments, way):
+    with running_mcp(tmp_path) as mock:
+        body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params}
+        answer = mock.post(json.dumps(body), mock.url.removesuffix("mcp") + way).json()
+        assert answer["error"]["code"] == -32602
+        found = [(one.tool, one.arguments, one.result, one.is_error) for one in mock.calls()]
+        assert found == [(tool, arguments, answer["error"]["message"], True)]
+        assert [line["details"]["is_error"] for line in mock.audit()] == [True]
+
+
+def test_what_is_not_a_call_is_not_on_record(tmp_path):
+    """A notice is not answered, and other requests are refused for their parameters as well."""
+    with running_mcp(tmp_path) as mock:
+        mock.post(json.dumps({"jsonrpc": "2.0", "method": "tools/call", "params": {"name": 7}}))
+        assert mock.ask("resources/read", uri=7)["error"]
+        assert mock.ask("prompts/get", name=7)["error"]
+        assert text_of(mock.call("get_order", {"id": 1e300})) == "order 1e+300 is paid"
+        assert len(mock.calls()) == 1
 
 
 HARD: dict[str, tuple[dict[str, Any], Any]] = {

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -40,15 +41,19 @@ _AT_A_TIME = 8
 _PARSE_ERROR = -32700
 _EXCHANGE = "keystone"
 
+_INVALID_PARAMS = -32602
+
 CallTool = Callable[[str, Any], Awaitable[ToolAnswer]]
+RefuseCall = Callable[[str, Any, str], object]
 
 
 class McpProtocol:
     """Answers the requests of one cell. It is in use between `start` and `stop`, in the mock server's loop."""
 
-    def __init__(self, definition: McpMockService, call: CallTool) -> None:
+    def __init__(self, definition: McpMockService, call: CallTool, refuse: RefuseCall) -> None:
         """call: answers a call of a tool, with the record of it written; raises LookupError where there is no such
-        tool, once that is on record."""
+        tool, once that is on record. refuse: records a call that the package refuses by itself, and what that said."""
+        self._refuse = refuse
         self._server = _make_server(definition, call)
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
@@ -91,9 +96,9 @@ class McpProtocol:
             headers = [(name.lower(), value) for name, value in request.headers]
             if is_relayed:
                 headers += _headers_of(document)
-            return await self._exchange(bytes(request.body), headers)
+            return await self._exchange(bytes(request.body), document, headers)
 
-    async def _exchange(self, body: bytes, headers: list[tuple[str, str]]) -> MockReply:
+    async def _exchange(self, body: bytes, document: Any, headers: list[tuple[str, str]]) -> MockReply:
         exchange = _Exchange(body)
         scope = {
             "type": "http",
@@ -109,17 +114,27 @@ class McpProtocol:
             _EXCHANGE: exchange,
         }
         await self._manager.handle_request(scope, exchange.receive, exchange.send)
-        return exchange.reply()
+        reply = exchange.reply()
+        if not exchange.is_call and isinstance(document, dict) and document.get("method") == "tools/call":
+            why = _refused_params(reply.body)
+            if why:
+                params = document.get("params")
+                given = params if isinstance(params, dict) else {}
+                name, arguments = given.get("name", ""), given.get("arguments")
+                shown = name if isinstance(name, str) else json.dumps(name)
+                self._refuse(shown, arguments if isinstance(arguments, dict) else {}, why)
+        return reply
 
 
 class _Exchange:
-    """One request for the package, and what comes back. answer: of the call that it was."""
+    """One request for the package, and what comes back. is_call: a call that we were asked to answer. answer: to it."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
         self._status = 500
         self._headers: tuple[tuple[str, str], ...] = ()
         self._content = bytearray()
+        self.is_call = False
         self.answer: ToolAnswer | None = None
 
     async def receive(self) -> dict[str, Any]:
@@ -150,9 +165,11 @@ def _read(body: bytes) -> tuple[Any, str]:
     """A document, and why nobody should read it; empty where all is well. Blocks."""
     too_deep = f"the request is nested deeper than {DEPTH_LIMIT} levels"
     try:
-        document = json.loads(body)
+        document = json.loads(body, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
         return None, too_deep
+    except OverflowError as problem:
+        return None, str(problem)
     except ValueError:
         return None, "Parse error"
     level, values = [document], 0
@@ -170,6 +187,23 @@ def _read(body: bytes) -> tuple[Any, str]:
             return document, ""
         level = below
     return None, too_deep
+
+
+def _finite(text: str) -> float:
+    """A number of JSON. Raises OverflowError for what is none: NaN, Infinity, 1e999."""
+    number = float(text)
+    if not math.isfinite(number):
+        raise OverflowError(f"Parse error: {text[:40]} is not a finite number")
+    return number
+
+
+def _refused_params(body: bytes) -> str:
+    """Why the package did not accept the parameters of a request; empty where it did."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        error = json.loads(body)["error"]
+        if error["code"] == _INVALID_PARAMS:
+            return str(error["message"])
+    return ""
 
 
 def _headers_of(document: Any) -> list[tuple[str, str]]:
@@ -209,12 +243,13 @@ def _make_server(definition: McpMockService, call: CallTool) -> Server[Any]:
     async def call_tool(
         context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
+        request: Any = context.request
+        exchange: _Exchange = request.scope[_EXCHANGE]
+        exchange.is_call = True
         try:
-            answer = await call(params.name, params.arguments or {})
+            answer = exchange.answer = await call(params.name, params.arguments or {})
         except LookupError as problem:
             raise MCPError(types.INVALID_PARAMS, str(problem)) from None
-        request: Any = context.request
-        request.scope[_EXCHANGE].answer = answer
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer.text)], is_error=answer.is_error
         )

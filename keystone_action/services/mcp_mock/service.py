@@ -121,6 +121,10 @@ class McpCell(GuardedCell):
             answer = await anyio.to_thread.run_sync(plan.plan(used).render, arguments, limiter=self._threads)
         return self._record(name, arguments, answer)
 
+    def refuse(self, name: str, arguments: Any, why: str) -> None:
+        """See RefuseCall."""
+        self._record(name, arguments, ToolAnswer(why, is_error=True))
+
     def _record(self, tool: str, arguments: Any, answer: ToolAnswer) -> ToolAnswer:
         # Nothing of an answer that is not sent is evidence.
         text = answer.text if answer.fault is None else ""
@@ -198,7 +202,7 @@ def _import_protocol() -> None:
 async def _make_protocol(definition: McpMockService, cell: McpCell) -> McpProtocol:
     from keystone_action.services.mcp_mock.protocol import McpProtocol
 
-    protocol = McpProtocol(definition, cell.call)
+    protocol = McpProtocol(definition, cell.call, cell.refuse)
     await protocol.start()
     return protocol
 
