@@ -20,8 +20,17 @@ from typing import Any
 from keystone_action.errors import OutputError
 from keystone_action.evidence.model import RecordedCall, RecordedRequest
 
-_dumps = json.JSONEncoder(check_circular=False).encode
+_dumps = json.JSONEncoder(check_circular=False, allow_nan=False).encode
 """ASCII only: no line ever holds a character that some reader takes for the end of it."""
+
+
+def _line(document: object) -> bytes:
+    """It is JSON whatever somebody sent: a number that JSON does not have is written as its name, in quotes."""
+    try:
+        text = _dumps(document)
+    except ValueError:
+        text = _dumps(json.loads(json.dumps(document), parse_constant=str))
+    return text.encode("ascii") + b"\n"
 
 
 def now() -> str:
@@ -47,7 +56,7 @@ class LineFile:
 
     def append(self, document: object) -> int:
         """One line, with the kernel when this returns; its bytes. Raises OSError when it can't be written whole."""
-        line = _dumps(document).encode("ascii") + b"\n"
+        line = _line(document)
         with self._lock:
             written = os.write(self._descriptor, line)
             try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keystone_action.errors import OutputError
+from keystone_action.evidence.audit import AuditLog
 from keystone_action.evidence.calls import (
     JournaledCalls,
     compile_call_filters,
@@ -146,3 +148,20 @@ def test_a_journal_gives_back_what_was_written(tmp_path: Any) -> None:
     (tmp_path / "shop.calls.jsonl").write_text('{"tool": "x"}\n')
     with pytest.raises(OutputError, match="can't be read"):
         list(JournaledCalls(tmp_path / "shop.calls.jsonl", lambda: None).calls())
+
+
+def test_every_line_is_json_whatever_numbers_somebody_gave(tmp_path) -> None:
+    """Readers other than ours refuse a bare NaN."""
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    odd = RecordedCall("shop", "t", {"x": [float("nan"), float("-inf"), 1.5, "NaN"]}, "é", False, "t1")
+    log, journal = AuditLog(tmp_path / "audit.jsonl"), open_call_journal(tmp_path / "calls.jsonl")
+    log.mcp_call(odd)
+    journal.append(odd)
+    lines = [json.loads(one.read_text(), parse_constant=refuse) for one in (log.path, tmp_path / "calls.jsonl")]
+    log.close()
+    journal.close()
+    for line in (lines[0]["details"], lines[1]):
+        assert (line["arguments"], line["result"]) == ({"x": ["NaN", "-Infinity", 1.5, "NaN"]}, "é")
