@@ -265,6 +265,7 @@ HARD: dict[str, tuple[dict[str, Any], Any]] = {
         },
         {"x": json.loads("[" * 50 + "]" * 50)},
     ),
+    "a large number": ({"properties": {"x": {"multipleOf": 0.1}}}, {"x": 10**400}),
     "a circle": ({"properties": {"x": {"$ref": "#/properties/x"}}}, {"x": 1}),
 }
 

@@ -81,6 +81,8 @@ class ToolPlan:
             problem = next(iter(_validator()(self.tool.input_schema).iter_errors(arguments)), None)
         except (TimeoutError, RecursionError):
             return "the arguments take too long to be held against the schema"
+        except OverflowError:
+            return "a number is too large to be held against the schema"
         except Unresolvable as error:
             return f"the schema refers to what is not in it: {error}"
         if not isinstance(problem, ValidationError):
