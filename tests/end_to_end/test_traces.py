@@ -339,7 +339,7 @@ def test_a_transcript_that_says_that_the_run_failed_is_told_first_and_may_disqua
     (cell,) = called.cells
     said = "own transcript says that it failed: stream disconnected"
     assert (called.code, cell["verdict"]) == ((1, "fail") if must else (0, "pass"))
-    assert cell["agent"]["failure"] == "stream disconnected"
+    assert cell["agent"]["failure"] == "the agent's own transcript says that it failed: stream disconnected"
     summary = (called.output / "summary.md").read_text("utf-8")
     for report in (called.err, summary, (called.output / "report.html").read_text("utf-8")):
         assert said in report
