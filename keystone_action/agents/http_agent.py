@@ -41,11 +41,12 @@ Encoding = Callable[[Any], str]
 
 
 class _AgentFailed(Exception):  # noqa: N818 - an outcome
-    """The agent is at fault; str() says why. received: what it had answered until then."""
+    """The agent is at fault; str() says why. received: what it had answered until then. is_cut: whether its connection
+    ended first."""
 
-    def __init__(self, problem: str, received: bytes = b"") -> None:
+    def __init__(self, problem: str, received: bytes = b"", *, is_cut: bool = False) -> None:
         super().__init__(problem)
-        self.received = received
+        self.received, self.is_cut = received, is_cut
 
 
 async def run_http(agent: HttpAgent, sandbox: Sandbox, task: AgentCall) -> AgentRun:
@@ -54,7 +55,7 @@ async def run_http(agent: HttpAgent, sandbox: Sandbox, task: AgentCall) -> Agent
     started = time.monotonic()
     limit = agent.timeout if task.timeout is None else min(agent.timeout, task.timeout)
     reached = asyncio.Event()
-    asking = asyncio.ensure_future(_ask(sandbox, target, request, task, reached))
+    asking = asyncio.ensure_future(_ask(sandbox, target, request, reached))
     stopping = asyncio.ensure_future(task.stop.wait()) if task.stop is not None else None
     try:
         await asyncio.wait({one for one in (asking, stopping) if one}, timeout=limit, return_when="FIRST_COMPLETED")
@@ -75,7 +76,16 @@ async def run_http(agent: HttpAgent, sandbox: Sandbox, task: AgentCall) -> Agent
         return AgentRun(timed_out=True, duration_s=duration, problem=problem)
     try:
         response = asking.result()
+    except CannotDial as problem:
+        # The name of a container that has ended goes with it.
+        if problem.obstacle not in ("name", "refused") or not await _is_gone(task):
+            advice = _ADVICE.get(problem.obstacle, "")
+            raise HarnessError(f"the agent can't be asked: {problem}", help=advice) from None
+        gone = HttpAnswer(problem=f"the agent is gone: {problem}")
+        return await _recorded(HttpResponse(0, {}, b""), gone, task, duration)
     except _AgentFailed as failed:
+        if failed.is_cut:
+            await _has_ended(task)  # so that the container's own end is known when it is asked for
         body = HttpResponse(0, {}, failed.received)
         return await _recorded(body, HttpAnswer(problem=str(failed)), task, duration)
     answer = await anyio.to_thread.run_sync(read_http_answer, response, agent)
@@ -217,31 +227,27 @@ def _in_form(value: Any) -> str:
     return quote_plus(_plain(value))
 
 
-async def _ask(
-    sandbox: Sandbox, target: HttpTarget, request: bytes, task: AgentCall, reached: asyncio.Event
-) -> HttpResponse:
-    """reached: set once there is a connection. Raises _AgentFailed, HarnessError."""
+async def _ask(sandbox: Sandbox, target: HttpTarget, request: bytes, reached: asyncio.Event) -> HttpResponse:
+    """reached: set once there is a connection. Raises _AgentFailed, CannotDial, HarnessError."""
     try:
         async with _connected(sandbox, target) as connection:
             reached.set()
             return await exchange(connection, request, limit=WHOLE_LIMIT)
     except BadResponse as bad:
-        raise _AgentFailed(f"the agent {bad}", bad.received) from None
-    except CannotDial as problem:
-        # The name of a container that has ended goes with it.
-        if problem.obstacle in ("name", "refused") and await _is_gone(task):
-            raise _AgentFailed(f"the agent is gone: {problem}") from None
-        raise HarnessError(f"the agent can't be asked: {problem}", help=_ADVICE.get(problem.obstacle, "")) from None
+        raise _AgentFailed(f"the agent {bad}", bad.received, is_cut=bad.is_cut) from None
     except OSError as error:
-        raise _AgentFailed(f"the agent cut the connection ({error.strerror or error})") from None
+        raise _AgentFailed(f"the agent cut the connection ({error.strerror or error})", is_cut=True) from None
 
 
 async def _is_gone(task: AgentCall) -> bool:
     """Whether an agent that can't be reached is a container that was there, and is so itself at fault. Raises
     HarnessError."""
-    if not task.is_own_service:
-        return False
-    return task.turn > 1 or (task.has_ended is not None and await anyio.to_thread.run_sync(task.has_ended))
+    return task.is_own_service and (await _has_ended(task) or task.turn > 1)
+
+
+async def _has_ended(task: AgentCall) -> bool:
+    """Whether it is a container that has ended. Raises HarnessError."""
+    return task.has_ended is not None and await anyio.to_thread.run_sync(task.has_ended)
 
 
 _ADVICE = {

@@ -256,7 +256,7 @@ class AgentCall:
     is_own_service: bool = False
     """Whether the agent is a container of the cell's."""
     has_ended: Callable[[], bool] | None = None
-    """Whether this container has ended by now. Blocks; raises HarnessError."""
+    """Whether this container has ended, once the engine had time to notice it. Blocks; raises HarnessError."""
     services: Mapping[str, str] = field(default_factory=dict)
     """The containers that are services and not the agent, by each of their hosts, and by `ADDRESS:PORT`."""
     gateways: Mapping[str, ModelAddress] = field(default_factory=dict)

@@ -33,11 +33,11 @@ class BadRequest(ValueError):  # noqa: N818 - named like BadResponse
 
 class BadResponse(Exception):  # noqa: N818 - an outcome: the check fails
     """A server sent something that is not a response, or not one that we accept. The message follows the server's name
-    and has no full stop. received: what had come of the body until then."""
+    and has no full stop. received: what had come of the body until then. is_cut: whether the connection ended first."""
 
-    def __init__(self, message: str, received: bytes = b"") -> None:
+    def __init__(self, message: str, received: bytes = b"", *, is_cut: bool = False) -> None:
         super().__init__(message)
-        self.received = received
+        self.received, self.is_cut = received, is_cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +168,7 @@ async def exchange(connection: ServedConnection, request: bytes, *, limit: int =
         await writer.drain()
         found = await _receive(reader, limit, head_only=request.startswith(b"HEAD "))
     except (ConnectionResetError, BrokenPipeError):
-        raise BadResponse("closed the connection in the middle of the exchange") from None
+        raise BadResponse("closed the connection in the middle of the exchange", is_cut=True) from None
     finally:
         writer.transport.abort()
     headers = dict(found.headers)
@@ -187,12 +187,13 @@ async def _receive(reader: Any, limit: int, *, head_only: bool) -> _Collected:
         try:
             data = await reader.read(_CHUNK)
         except (ConnectionResetError, BrokenPipeError):
-            raise BadResponse("closed the connection in the middle of the exchange", bytes(found.body)) from None
+            told = "closed the connection in the middle of the exchange"
+            raise BadResponse(told, bytes(found.body), is_cut=True) from None
         if not data:
             if found.ends_with_connection:
                 break
             cut = "closed the connection before its response was complete" if total else "sent nothing and hung up"
-            raise BadResponse(cut, bytes(found.body))
+            raise BadResponse(cut, bytes(found.body), is_cut=True)
         total += len(data)
         try:
             parser.feed_data(data)

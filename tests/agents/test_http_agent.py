@@ -257,6 +257,18 @@ class TestAgentThatFails:
             with pytest.raises(HarnessError, match="can't be asked"):
                 ask({"url": url}, is_own_service=True, has_ended=lambda: False)
 
+    @pytest.mark.parametrize(("answer", "times"), [(b"", 1), (_resets, 1), (reply("", status="500 Oops"), 0)])
+    def test_how_a_container_ended_is_waited_for_where_it_hung_up(self, answer: bytes | Answer, times: int) -> None:
+        looked: list[bool] = []
+
+        def has_ended() -> bool:
+            looked.append(True)
+            return False
+
+        with serving(answer) as served:
+            assert ask({"url": served.url}, is_own_service=True, has_ended=has_ended).exit_code == 1
+        assert len(looked) == times
+
     def test_a_connection_that_does_not_come_in_a_later_turn(self) -> None:
         with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as held:
             place = full.getsockname()
@@ -333,9 +345,9 @@ class TestNobodyAtFault:
         owners: list[int] = []
 
         def look(connection: socket.socket) -> None:
-            near = connection.getpeername()[1]
-            rows = Path("/proc/net/tcp").read_text().splitlines()[1:]
-            owners.extend(int(row.split()[7]) for row in rows if row.split()[1].endswith(f":{near:04X}"))
+            near, far = (f":{place[1]:04X}" for place in (connection.getpeername(), connection.getsockname()))
+            rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            owners.extend(int(row[7]) for row in rows if row[1].endswith(near) and row[2].endswith(far))
             connection.sendall(reply("fine"))
 
         assert answered(look).output == "fine"

@@ -53,6 +53,14 @@ ANSWER = {
     "stop_reason": "tool_use",
     "usage": {"input_tokens": 10, "output_tokens": 2},
 }
+ENDS = """
+import socket
+with socket.create_server(("0.0.0.0", 8000)) as once:
+    once.accept()
+time.sleep(0.3)
+os._exit(5)
+"""
+"""It listens until that was seen, and is still there when its first request is refused."""
 KEY = "sk-made-up-0123456789"
 SHOP = {"name": "shop", "type": "http_mock", "record": True}
 NOTHING = {"there": {"check": {"type": "file_absent", "path": "x"}}}
@@ -104,6 +112,7 @@ SPECS = (
     spec("busy-at-start", bot(start='get(os.environ["SHOP"])'), base=BASE, forbidden={"http_except": []}),
     spec("quiet-at-start", bot(), base=BASE, forbidden={"http_except": []}),
     spec("crashes", bot("os._exit(7)")),
+    spec("ends-at-once", bot(start=ENDS)),
     spec(
         "gone-later",
         bot(start="Agent.finish = lambda self: (BaseHTTPRequestHandler.finish(self), os._exit(3))"),
@@ -209,6 +218,13 @@ def test_a_flood_hides_nothing_that_it_printed(cells: dict[str, dict[str, Any]])
     (rule,) = cells["leaks-and-floods"]["forbidden"]
     assert (rule["rule"], rule["violated"]) == ("secrets_in_logs", True), cells["leaks-and-floods"]
     assert cells["floods"]["verdict"] == "pass", cells["floods"]
+
+
+def test_one_that_ends_before_it_is_asked_is_an_agent_that_failed(cells: dict[str, dict[str, Any]]) -> None:
+    cell = cells["ends-at-once"]
+    assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1), cell
+    assert "the agent is gone" in json.dumps(cell)
+    assert "exit code 5" in json.dumps(cell)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ipaddress
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, replace
@@ -58,9 +57,6 @@ class CellNetwork:
         return (self.proxy.failure or "") if self.proxy is not None else ""
 
 
-_NOTICED_SECONDS = 3.0
-
-
 class AgentService:
     """The container that is the cell's agent. It is there from the end of `setup` to the agent's end, so that all that
     it does is the agent's doing, and nobody writes while the cell is judged. output: the file for what it prints."""
@@ -73,8 +69,6 @@ class AgentService:
         """End and remove it. Returns the agent's run, with all that the container printed, and why it had ended before.
         Raises HarnessError where that can't be had."""
         try:
-            if run.exit_code:
-                await anyio.to_thread.run_sync(self._notice_end)
             failure = await anyio.to_thread.run_sync(self._failure)
             printed = await anyio.to_thread.run_sync(self.place.end)
             long = long_text(printed, self._output)
@@ -83,12 +77,6 @@ class AgentService:
             )
         finally:
             await self.leave()
-
-    def _notice_end(self) -> None:
-        """Wait a while for the engine to notice its end: it does so a moment after the agent's connection was cut."""
-        deadline = time.monotonic() + _NOTICED_SECONDS
-        while not self.place.has_ended() and time.monotonic() < deadline:
-            time.sleep(0.1)
 
     def _failure(self) -> str:
         """How it has ended by itself; empty where it has not, or well."""

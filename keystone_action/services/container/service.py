@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _CONNECT_SECONDS = 2.0
 _NO_SHELL = re.compile(r"OCI runtime.*/bin/sh.*(no such file or directory|not found)", re.DOTALL)
 _GRACE_SECONDS = 0.5
 """How long a container must run to be taken for started, where nothing else tells that it is ready."""
+_NOTICED_SECONDS = 3.0
 _SCHEMES = {6379: "redis", 5672: "amqp", 27017: "mongodb", 4222: "nats", 11211: "memcached", 443: "https"}
 
 
@@ -142,8 +144,14 @@ class ContainerPlace(Place):
         raise ServiceError(f"service {self.name} is a container; sql needs a database that we know")
 
     def has_ended(self) -> bool:
-        """Whether the container runs no more. Blocking; raises ServiceError."""
-        return self._container.has_ended()
+        """Whether the container runs no more. The engine notices that a moment after its connections were cut: it gets
+        `_NOTICED_SECONDS` for that. Blocking; raises ServiceError."""
+        deadline = time.monotonic() + _NOTICED_SECONDS
+        while not self._container.has_ended():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
 
     def settle(self) -> None:
         """See Place. Raises ServiceError where it has failed."""
