@@ -9,9 +9,9 @@ from functools import cache
 from random import Random
 
 import pytest
+import scipy  # which imports its parts when they are asked for
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import hypergeom
 from support.shard_runs import cell, spec, whole
 
 from keystone_action.scoring.aggregate import exit_code_of
@@ -131,7 +131,8 @@ def test_false_alarms_to_be_expected_are_those_of_the_tests_made() -> None:
     run = whole([spec("alpha", many)])
     _, compared = judged(run, run)
     assert compared.tests == 40  # 20 groups, and a check in each
-    assert compared.false_alarms == pytest.approx(40 * hypergeom(60, 30, 30).sf(18))  # 19 → 11 shows, 18 → 12 does not
+    # 19 → 11 shows, 18 → 12 does not.
+    assert compared.false_alarms == pytest.approx(40 * scipy.stats.hypergeom(60, 30, 30).sf(18))
     steady = replicas(10, 10)
     _, compared = judged(steady, steady)
     assert (compared.tests, compared.false_alarms) == (2, 0.0)
