@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _remove_below(top: int, removal: _Removal) -> None:
-    token, moved = secrets.token_hex(4), 0
+    token, moved = os.urandom(4).hex(), 0
     files, todo = _list_names(top)
     removal.add(os.dup(top), files, None)
     while todo:

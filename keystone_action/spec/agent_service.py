@@ -32,7 +32,7 @@ def is_elsewhere(spec: Spec, agent: AgentBase, params: Mapping[str, Any] | None 
 
 def _place(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> str | None:
     """The one host that its URL names, as the service that stands in for it: a service, `gateway` for the gateway, or
-    any other. None where that is known only later, and for what is no URL."""
+    any other. None where that is known only later, and for what is not a URL."""
     if not isinstance(agent, HttpAgent):
         return None
     try:

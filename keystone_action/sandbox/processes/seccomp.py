@@ -279,7 +279,7 @@ def _without_ways_out(calls: _Sockets, closed: str, unix_sockets: bool) -> bytes
     tests = _of_call(calls.make, made) + _of_call(calls.pair, kind + _only(_STREAM, _SEQPACKET))
     if closed == "namespace":
         return tests
-    for number, argument in calls.sending:  # to Landlock this is no connection
+    for number, argument in calls.sending:  # Landlock does not see a connection in this
         flags = _instruction(_LOAD, _FIRST_ARGUMENT_AT + 8 * argument)
         flags += _instruction(_IF_ANY_OF_BITS, _CONNECTS, otherwise=1) + _instruction(_RETURN, _NOT_SUPPORTED)
         tests += _of_call(number, flags)

@@ -73,7 +73,7 @@ class McpCell(GuardedCell):
         return replace(plain, url=plain.url + self.path())
 
     def respond(self, request: RawRequest) -> MockReply | asyncio.Future[MockReply]:
-        """A request without the cell's token is refused, and is no call."""
+        """A request without the cell's token is refused, and does not count as a call."""
         target = request.target.partition("?")[0].encode("latin-1")
         relayed = hmac.compare_digest(target, self.path("stdio").encode())
         if not relayed and not hmac.compare_digest(target, self.path().encode()):
