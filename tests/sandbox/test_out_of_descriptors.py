@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.process_world import no_descriptor_left
 
 from keystone_action.errors import HarnessError
 from keystone_action.files.globs import glob_inside
@@ -22,25 +19,6 @@ READERS: dict[str, Callable[[Path], object]] = {
     "exists": lambda root: exists_inside(root, "a/b/file"),
     "glob": lambda root: glob_inside(root, "**/file"),
 }
-
-
-@contextmanager
-def no_descriptor_left(free: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    held: list[int] = []
-    try:
-        highest = max(int(path.name) for path in Path("/proc/self/fd").iterdir())
-        resource.setrlimit(resource.RLIMIT_NOFILE, (highest + 16, hard))
-        with contextlib.suppress(OSError):
-            while True:
-                held.append(os.open("/dev/null", os.O_RDONLY))
-        for _ in range(free):
-            os.close(held.pop())
-        yield
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.fixture

@@ -18,9 +18,10 @@ import errno
 import fcntl
 import os
 import select
+import signal
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from keystone_action.sandbox.processes import landlock, seccomp
@@ -134,15 +135,24 @@ def answer_notice(notices: int, uid: int | None) -> bool:
 
 
 def _answer(notices: int, notice: bytearray, uid: int | None) -> None:
+    """What stands in the way of a socket, here or there (the command has no descriptor left), is the answer."""
     number, *_, family, kind, protocol, _, _, _ = _NOTICE.unpack(notice)
+    flags = os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0
     try:
-        made = _loopback_socket(family, kind, protocol, uid)
+        with _loopback_socket(family, kind, protocol, uid) as made, _without_signals():
+            fcntl.ioctl(notices, _ADD_DESCRIPTOR, struct.pack("=QIIII", number, _ANSWER, made.fileno(), 0, flags))
     except OSError as error:
         fcntl.ioctl(notices, _SEND, struct.pack("=QqiI", number, 0, -(error.errno or errno.EACCES), 0))
-        return
-    with made:
-        flags = os.O_CLOEXEC if kind & socket.SOCK_CLOEXEC else 0
-        fcntl.ioctl(notices, _ADD_DESCRIPTOR, struct.pack("=QIIII", number, _ANSWER, made.fileno(), 0, flags))
+
+
+@contextlib.contextmanager
+def _without_signals() -> Iterator[None]:
+    """A signal would break off the handing over of a socket, and the command be told that it is descriptor 0."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _loopback_socket(family: int, kind: int, protocol: int, uid: int | None) -> socket.socket:

@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
+import resource
 import socket
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from keystone_action.errors import SandboxError, ServiceError
@@ -31,6 +34,13 @@ _PAUSE = 0.01
 _LINGER = 5.0
 """Seconds for which what a command sent before its end is still passed on."""
 _BREAK_OFF = struct.pack("ii", 1, 0)  # SO_LINGER
+_MOST_OF_CELL = 256
+"""Connections of a cell at a time; further ones wait in the kernel until one is over."""
+_LEAST_OF_CELL = 8
+"""It can have so many whatever others hold on to."""
+_DESCRIPTORS_EACH = 8
+"""A connection takes two of our descriptors, and up to two more where a mock or the gateway answers it: however many
+connections there are, this leaves half of the descriptors to the run."""
 
 
 class ProcessNetworks:
@@ -40,6 +50,7 @@ class ProcessNetworks:
         self._launcher = launcher
         self._has_isolation, self._has_landlock = has_isolation, has_landlock
         self._thread = LoopThread("keystone-relay", "the relay out of closed networks")
+        self._room = RelayRoom()
         self.way: ClosedNetworkWay | None = None
         """How they are closed; None where nobody asked yet, or there is no way."""
 
@@ -58,7 +69,7 @@ class ProcessNetworks:
             raise SandboxError("this machine has no way to close a command's network")
         if self.way == "namespace":
             self._thread.start()
-        return ClosedNetwork(self.way, tuple(dict.fromkeys(addresses)), self._thread)
+        return ClosedNetwork(self.way, tuple(dict.fromkeys(addresses)), self._thread, CellRoom(self._room))
 
     def stop(self) -> None:
         """Never raises."""
@@ -69,6 +80,38 @@ async def _nothing() -> None:
     return
 
 
+class RelayRoom:
+    """For how many more connections of all cells there is room. Lives in the relay's thread. most: None for as many as
+    this process has descriptors for."""
+
+    def __init__(self, most: int | None = None) -> None:
+        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        allowed = soft if soft != resource.RLIM_INFINITY else 1 << 20
+        self.left = max(1, allowed // _DESCRIPTORS_EACH) if most is None else most
+
+
+class CellRoom:
+    """One cell's part. Beyond the least, it grows no larger than what is then left for others."""
+
+    def __init__(self, run: RelayRoom) -> None:
+        self._run = run
+        self._taken = 0
+
+    def is_left(self) -> bool:
+        """Whether the cell may have one more connection."""
+        return self._taken < max(_LEAST_OF_CELL, min(_MOST_OF_CELL, self._run.left))
+
+    def take(self) -> None:
+        """For one connection."""
+        self._taken += 1
+        self._run.left -= 1
+
+    def give_back(self) -> None:
+        """It is over."""
+        self._taken -= 1
+        self._run.left += 1
+
+
 class ClosedNetwork(NamedTuple):
     """How the network of a sandbox's commands is closed."""
 
@@ -76,10 +119,11 @@ class ClosedNetwork(NamedTuple):
     addresses: tuple[NetworkAddress, ...]
     """What they reach all the same."""
     thread: LoopThread
+    room: CellRoom
 
     def relay(self) -> NamespaceRelay | None:
         """For one command; None where it needs none."""
-        return NamespaceRelay(self.thread, self.addresses) if self.way == "namespace" else None
+        return NamespaceRelay(self.thread, self.addresses, self.room) if self.way == "namespace" else None
 
 
 class ClosedProvider:
@@ -100,11 +144,12 @@ class ClosedProvider:
 
 
 class NamespaceRelay:
-    """The network namespace of one command. addresses: those that it reaches."""
+    """The network namespace of one command. addresses: those that it reaches. room: for its connections to them."""
 
-    def __init__(self, thread: LoopThread, addresses: Sequence[NetworkAddress]) -> None:
+    def __init__(self, thread: LoopThread, addresses: Sequence[NetworkAddress], room: CellRoom) -> None:
         self._thread = thread
         self._addresses = addresses
+        self._room = room
         self._ours, self._theirs = socket.socketpair()
         self._ours.setblocking(False)
         self._opening: asyncio.Task[None] | None = None
@@ -117,34 +162,45 @@ class NamespaceRelay:
         """The descriptor that the supervisor gets."""
         return self._theirs.fileno()
 
-    def begin(self) -> None:
-        """The supervisor has got the command."""
+    def begin(self, stop: Callable[[], Awaitable[None]]) -> None:
+        """The supervisor has got the command. stop: ends the command, which would wait in vain for what we can't pass
+        on; `close` then raises."""
         self._theirs.close()
-        self._opening = asyncio.ensure_future(self._open())
+        self._opening = asyncio.ensure_future(self._open(stop))
 
-    async def _open(self) -> None:
-        found = await self._receive(len(self._addresses) + _TABLES)
-        listening = [socket.socket(fileno=one) for one in found[: len(self._addresses)]]
-        self._tables = tuple(found[len(self._addresses) :])
-        for one, address in zip(listening, self._addresses, strict=False):
-            one.setblocking(False)
-            self._relays.append(_Relay(one, address))
+    async def _open(self, stop: Callable[[], Awaitable[None]]) -> None:
+        count = len(self._addresses)
+        try:
+            found = await self._receive(count + _TABLES)
+        except SandboxError:
+            await stop()
+            raise
+        self._tables = tuple(found[count:])
+        for one, address in zip(map(_socket_of, found[:count]), self._addresses if found else (), strict=True):
+            self._relays.append(_Relay(one, address, self._room))
         await self._thread.call(self._start())
 
     async def _start(self) -> None:
         for relay in self._relays:
             relay.start()
 
-    async def _receive(self, most: int) -> list[int]:
-        """The descriptors of the next message; none at the end."""
-        loop, readable = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._ours, readable.set)
+    async def _receive(self, count: int) -> list[int]:
+        """The descriptors of the next message, so many; none at the end. Raises SandboxError when some are missing."""
+        await _until_readable(self._ours)
         try:
-            await readable.wait()
-        finally:
-            loop.remove_reader(self._ours)
-        _, found, _, _ = socket.recv_fds(self._ours, len(wire.MARK), most, socket.MSG_CMSG_CLOEXEC)
-        return found
+            data, found, flags, _ = socket.recv_fds(self._ours, len(wire.MARK), count, socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError:  # the supervisor was killed, which others tell
+            return []
+        if not data or len(found) == count:
+            return found
+        for descriptor in found:
+            os.close(descriptor)
+        short = bool(flags & socket.MSG_CTRUNC)
+        raise SandboxError(
+            f"of {count} sockets of a command's closed network, {len(found)} arrived"
+            + (": this program has no descriptor left" if short else ""),
+            help="raise its limit (`ulimit -n`), or lower parallelism.max_concurrency" if short else "",
+        )
 
     def rows(self) -> list[str]:
         """Those of its tables of TCP sockets."""
@@ -161,8 +217,11 @@ class NamespaceRelay:
         family = socket.AF_INET6 if ":" in address else socket.AF_INET
         async with self._asking:
             await channel.send({"socket": int(family)})
-            async with asyncio.timeout(_LINGER):
-                found = await self._receive(1)
+            try:
+                async with asyncio.timeout(_LINGER):
+                    found = await self._receive(1)
+            except SandboxError as error:
+                raise OSError(errno.EMFILE, str(error)) from error
         if not found:
             raise ConnectionAbortedError("the command has ended")
         made = socket.socket(family, socket.SOCK_STREAM, fileno=found[0])
@@ -193,7 +252,7 @@ class NamespaceRelay:
             self._opening.result()
 
     def _is_readable(self) -> bool:
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # nothing yet, or the supervisor was killed
             return bool(self._ours.recv(1, socket.MSG_PEEK))
         return False
 
@@ -201,12 +260,28 @@ class NamespaceRelay:
         await asyncio.gather(*(relay.finish() for relay in self._relays))
 
 
-class _Relay:
-    """One address."""
+def _socket_of(descriptor: int) -> socket.socket:
+    made = socket.socket(fileno=descriptor)
+    made.setblocking(False)
+    return made
 
-    def __init__(self, listening: socket.socket, address: NetworkAddress) -> None:
+
+async def _until_readable(waited_for: socket.socket) -> None:
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
+    loop.add_reader(waited_for, readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(waited_for)
+
+
+class _Relay:
+    """One address. listening: at which nothing blocks."""
+
+    def __init__(self, listening: socket.socket, address: NetworkAddress, room: CellRoom) -> None:
         self._listening = listening
         self._address = address
+        self._room = room
         self._accepting: asyncio.Task[None] | None = None
         self._connections: set[asyncio.Task[None]] = set()
 
@@ -214,54 +289,72 @@ class _Relay:
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def _accept(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
+            await _until_readable(self._listening)
+            await self._accept_waiting()
+
+    async def _accept_waiting(self) -> None:
+        """Those that wait in the kernel, each as soon as there is room for it."""
+        while True:
+            while not self._room.is_left():  # noqa: ASYNC110 - of whatever cell a connection ends next
+                await asyncio.sleep(_PAUSE)
             try:
-                accepted, _ = await loop.sock_accept(self._listening)
+                accepted, _ = self._listening.accept()
+            except BlockingIOError:
+                return
             except OSError:  # no descriptors left, or a client that gave up
                 await asyncio.sleep(_PAUSE)
             else:
                 self._serve(accepted)
 
     def _serve(self, accepted: socket.socket) -> None:
+        self._room.take()
         accepted.setblocking(False)
         task = asyncio.get_running_loop().create_task(_relay(accepted, self._address))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        task.add_done_callback(partial(self._on_end, accepted))
+
+    def _on_end(self, accepted: socket.socket, task: asyncio.Task[None]) -> None:
+        accepted.close()  # by itself it was not, where the task never ran
+        self._connections.discard(task)
+        self._room.give_back()
 
     async def finish(self) -> None:
         """Nobody connects any more, and all that was to be sent has been."""
         if self._accepting is not None:
             self._accepting.cancel()
             await asyncio.wait([self._accepting])
-        with contextlib.suppress(OSError):
-            while True:
-                self._serve(self._listening.accept()[0])
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LINGER):
+                await self._accept_waiting()
+                while self._connections:
+                    await asyncio.wait(self._connections)
         self._listening.close()
-        if self._connections:
-            _, late = await asyncio.wait(self._connections, timeout=_LINGER)
-            for task in late:
-                task.cancel()
-            await asyncio.gather(*late, return_exceptions=True)
+        late = list(self._connections)
+        for task in late:
+            task.cancel()
+        await asyncio.gather(*late, return_exceptions=True)
 
 
 async def _relay(here: socket.socket, address: NetworkAddress) -> None:
     loop = asyncio.get_running_loop()
-    there = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    ends = [here]
     try:
+        there = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        ends.append(there)
         there.setblocking(False)
-        for one in (here, there):
+        for one in ends:
             one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         await loop.sock_connect(there, address)
         async with asyncio.TaskGroup() as directions:
             directions.create_task(_pass_on(here, there))
             directions.create_task(_pass_on(there, here))
-    except* OSError:  # one side broke off: so does the other
-        for one in (here, there):
+    except* OSError:  # one side broke off, or there is no descriptor for the other: so does the other
+        for one in ends:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BREAK_OFF)
     finally:
-        here.close()
-        there.close()
+        for one in ends:
+            one.close()
 
 
 async def _pass_on(source: socket.socket, target: socket.socket) -> None:

@@ -259,7 +259,7 @@ class ProcessSandbox:
         try:
             await channel.request(request, passed)
             if stopper.relay is not None:
-                stopper.relay.begin()
+                stopper.relay.begin(stopper.stop)
             await stopper.begin(channel)
             answer = await channel.receive()
             # One that was asked to stop may find that in its channel after its report.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import select
 import signal
@@ -137,8 +138,10 @@ class Supervisor:
         """Start the command. passed: its standard input; for a service, the log; for a network namespace, where we are
         given what there is of it; last, where all of a stream goes.
 
-        Raises OSError.
+        Raises OSError, also where these could not be had.
         """
+        if not passed:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         if self._request["service"]:
             self._log = passed[1]
             self._spawn(passed[0], passed[1], passed[1])
@@ -227,9 +230,12 @@ class Supervisor:
 
     def _has_hung_up(self) -> bool:
         """Whether nobody waits for the command any more."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             return not self._channel.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
-        return False
+        except BlockingIOError:
+            return False
+        except OSError:  # it broke off
+            return True
 
     def _listen(self, descriptor: int, handler: Callable[[], None]) -> None:
         self._handlers[descriptor] = handler

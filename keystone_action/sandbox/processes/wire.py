@@ -6,6 +6,7 @@ Only the standard library, and little of it: the launcher imports this and is to
 from __future__ import annotations
 
 import json
+import os
 import socket
 import struct
 from typing import Any, Literal, Protocol, TypedDict
@@ -117,10 +118,14 @@ def receive(channel: socket.socket) -> WireMessage | None:
 
 
 def receive_descriptors(channel: socket.socket, size: int = len(MARK)) -> tuple[bytes, list[int]]:
-    """The file descriptors sent with up to `size` bytes, and these bytes; none at all at the end. Blocks."""
-    data, ancillary, _, _ = channel.recvmsg(size, socket.CMSG_SPACE(_MOST_PASSED * 4), socket.MSG_CMSG_CLOEXEC)
+    """The file descriptors sent with up to `size` bytes, and these bytes; none at all at the end. No descriptors where
+    not all could be had: this process has none left. Blocks."""
+    data, ancillary, flags, _ = channel.recvmsg(size, socket.CMSG_SPACE(_MOST_PASSED * 4), socket.MSG_CMSG_CLOEXEC)
     passed: list[int] = []
     for level, kind, payload in ancillary:
         if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
             passed.extend(struct.unpack(f"{len(payload) // 4}i", payload))
+    if flags & socket.MSG_CTRUNC:
+        while passed:
+            os.close(passed.pop())
     return data, passed
