@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import socket
 import struct
@@ -244,3 +245,36 @@ def test_two_cells_don_t_meet_in_their_namespaces() -> None:
     out, err = run(main)
     assert out == ""
     assert "ConnectionRefusedError" in err
+
+
+PAIRS = """
+import errno, json, socket
+ended = {}
+for family in (1, 2, 10, 30):
+    for name in ("SOCK_STREAM", "SOCK_SEQPACKET", "SOCK_DGRAM", "SOCK_RAW", "SOCK_RDM"):
+        for flags in (0, socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK):
+            try:
+                ours, theirs = socket.socketpair(family, getattr(socket, name) | flags)
+                ours.sendall(b"one")
+                ours.sendall(b"two")
+                said = theirs.recv(9)
+            except OSError as error:
+                said = errno.errorcode[error.errno].encode()
+            ended.setdefault(f"{family} {name}", []).append(said.decode())
+print(json.dumps(ended))
+"""
+
+
+@WAYS
+def test_pairs_of_sockets_work_where_neither_can_be_pointed_elsewhere(way: ClosedNetworkWay) -> None:
+    async def main() -> tuple[str, str]:
+        async with world() as (sandboxes, sandbox):
+            command = Command(("python3", "-c", PAIRS))
+            before = await sandbox.run(command)
+            await close(sandboxes, sandbox, way)
+            return before.stdout.text(), (await sandbox.run(command)).stdout.text()
+
+    before, after = map(json.loads, run(main))
+    works = {"1 SOCK_STREAM": ["onetwo"] * 2, "1 SOCK_SEQPACKET": ["one"] * 2}
+    assert {**before, **works, "1 SOCK_DGRAM": ["one"] * 2} == before
+    assert after == {**dict.fromkeys(before, ["EACCES"] * 2), **works}

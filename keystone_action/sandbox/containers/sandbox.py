@@ -337,6 +337,8 @@ _MOST = 5_000
 _ARGUMENTS = 2_000
 """Characters of one's arguments."""
 _GONE = (404, 409)
+_LATE = 10.0
+"""Seconds for which an engine may not know yet that a container has ended."""
 
 
 class ContainerProcess(TypedDict):
@@ -367,20 +369,33 @@ class ContainerProcesses:
     left_out: int = 0
     refusal: str = ""
     """What the engine said when it could not list them."""
+    missed: str = ""
+    """The same of a look after which the container ran on: what ran at that time is not known."""
+    _unclear: str = ""
+    """The same of the last looks, in a row: the container may have ended, which an engine knows only later."""
+    _unclear_since: float = 0.0
     _alive: dict[tuple[int | None, str], ContainerProcess] = field(default_factory=dict)
     _first: ContainerProcess | None = None
     _began: float = field(default_factory=time.time)
 
     def look(self, container: str) -> None:
         """Find those that are there now. Blocks. Raises what the client raises, but for a container that has ended."""
+        rows: list[list[str]] = []
+        said = "it names none"
         try:
             rows = self.client.processes(container)
         except Refused as error:
-            if error.status not in _GONE:
-                self.refusal = error.sentence
-            return
+            if error.status in _GONE:
+                return
+            self.refusal = said = error.sentence
         now = time.time()
         there = {(int(row[0]), row[2]): int(row[1]) for row in rows if len(row) == 3 and row[0].isdigit()}
+        if not there and not self._unclear:
+            self._unclear, self._unclear_since = said, now
+        if there or now > self._unclear_since + _LATE:
+            self.missed, self._unclear = self.missed or self._unclear, ""
+        if not there:
+            return
         numbers = {pid for pid, _ in there}
         top = next((pid for (pid, _), parent in there.items() if parent not in numbers), None)
         for (pid, text), parent in there.items():
@@ -404,10 +419,12 @@ class ContainerProcesses:
         self.found.append(seen)
 
     def told(self, completed: Completed) -> Completed:
-        """The end of the command with its processes. Raises SandboxError where the engine could not list them."""
-        if self.refusal and not self.found:
+        """The end of the command with its processes. Raises SandboxError where the engine could not list them, at
+        whichever look: what ran then is not known."""
+        refusal = self.missed or ("" if self.found else self.refusal)
+        if refusal:
             raise SandboxError(
-                f"audit.processes: the engine can't list what runs in a container: {self.refusal}",
+                f"audit.processes: the engine can't list what runs in a container: {refusal}",
                 help="it needs `ps` on its machine; leave audit.processes out where it has none",
             )
         now = time.time()

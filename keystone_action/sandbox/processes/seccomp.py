@@ -268,15 +268,16 @@ def _without_unix_sockets(socket: int) -> bytes:
 
 def _without_ways_out(calls: _Sockets, closed: str, unix_sockets: bool) -> bytes:
     """No sockets but those that what closes the network holds, and Unix ones only where a program of ours meets us at
-    one. A pair that is not connected could still send to any Unix socket."""
+    one. Each of a pair of datagram sockets could send to any Unix socket, and nobody sees the address."""
     family, kind, protocol = (_instruction(_LOAD, _FIRST_ARGUMENT_AT + 8 * argument) for argument in range(3))
     kind += _instruction(_AND, _KIND_OF_SOCKET)
+    pair = family + _only(_UNIX) + kind + _only(_STREAM, _SEQPACKET)
     more = (_UNIX,) if unix_sockets else ()
     if closed == "namespace":
         made = family + _only(_INET, _INET6, _NETLINK, *more)
     else:
         made = family + _only(_INET, _INET6, *more) + kind + _only(_STREAM) + protocol + _only(0, _TCP)
-    tests = _of_call(calls.make, made) + _of_call(calls.pair, kind + _only(_STREAM, _SEQPACKET))
+    tests = _of_call(calls.make, made) + _of_call(calls.pair, pair)
     if closed == "namespace":
         return tests
     for number, argument in calls.sending:  # Landlock does not see a connection in this
