@@ -111,5 +111,5 @@ def _reason(printed: str, said: str, environment: Mapping[str, str]) -> str:
     if _NAME not in environment.get("LD_PRELOAD", ""):
         return "LD_PRELOAD of agent.env or setup.env takes the place of libfaketime"
     if printed.isdigit():
-        return "`date` still prints the machine's time"
+        return "`date` still prints the machine's time; its programs may be static ones, which load no library"
     return f"neither `date` nor python3 tells the time there: {said[-300:] or printed[-300:] or 'nothing was printed'}"
