@@ -53,9 +53,9 @@ class Shards:
 
     def name_of(self, cell: Cell) -> str:
         """The shard that has this cell."""
-        from keystone_action.spec.plan import shard_of
+        from keystone_action.spec.plan import shard_of_cell
 
-        return self.names[shard_of(cell.id, len(self.names)) - 1]
+        return self.names[shard_of_cell(cell, len(self.names)) - 1]
 
     def specs(self) -> Iterator[PlannedSpec]:
         """What is planned of each spec."""

@@ -116,6 +116,11 @@ class RichProgress:
                 self._heartbeat.spoke()
         self._update()
 
+    def not_run(self) -> None:
+        """A cell does not have to run."""
+        self._so_far.not_run()
+        self._update()
+
     def note(self, message: str) -> None:
         """Something that people should know while it runs."""
         self._say(f"note: {message}")

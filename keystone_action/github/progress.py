@@ -83,6 +83,10 @@ class Live:
         now = self._progress
         self._progress = replace(now, passed=now.passed + passed, failed=now.failed + (not passed))
 
+    def not_run(self) -> None:
+        """One does not have to run."""
+        self._progress = replace(self._progress, cells=self._progress.cells - 1)
+
     def stop(self, seconds: float) -> bool:
         """Waits for what is being sent, at most so long. Returns whether the thread ended."""
         self._stop.set()
@@ -185,6 +189,12 @@ class LogProgress:
         line = f"{result.verdict:<5}  {name}{composite}  {words.duration(result.duration_s)}{reason}"
         self._commands.log(" ".join(line.splitlines()))
         self._heartbeat.spoke()
+
+    def not_run(self) -> None:
+        """Counts one cell less."""
+        self._so_far.not_run()
+        if self._live is not None:
+            self._live.not_run()
 
     def note(self, message: str) -> None:
         """A plain line."""

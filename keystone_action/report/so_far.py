@@ -44,6 +44,11 @@ class SoFar:
             self.done += 1
             self._spent += paid(result)
 
+    def not_run(self) -> None:
+        """The run has one cell less."""
+        with self._lock:
+            self.total -= 1
+
     def phase_of(self, cell_id: str) -> str | None:
         """The phase that a running cell is in."""
         return self._running.get(cell_id)

@@ -24,6 +24,9 @@ class Progress(Protocol):
     def cell(self, spec_id: str, result: CellResult) -> None:
         """A cell is finished and its journal line is on disk."""
 
+    def not_run(self) -> None:
+        """A cell does not have to run: its group of replicas is decided without it."""
+
     def note(self, message: str) -> None:
         """Something that people should know while it runs (a substituted service, a retry)."""
 

@@ -14,6 +14,7 @@ from keystone_action.files.git import commands as git
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.identification import script_folders
 from keystone_action.runner.preflight import substituted_services
+from keystone_action.runner.scheduler import Groups, aggregation_of, stopping_rule
 from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_name, share_name, weakest
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, SpecResult
@@ -138,7 +139,8 @@ class ResultsSoFar:
         shard = options.cells.shard
         name = None if shard is None else f"{shard[0]}/{shard[1]}"
         positions = plan.positions if shard is not None else ()
-        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), options.selection.chosen, positions)
+        not_run = Groups(plan.cells, self._cells).not_needed()
+        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), options.selection.chosen, positions, not_run)
 
     def _mixed_sandboxes(self) -> list[str]:
         """Which specs run in containers, where others don't."""
@@ -150,7 +152,7 @@ class ResultsSoFar:
     def _spec(self, loaded: LoadedSpec, planned: Sequence[Cell]) -> SpecResult:
         spec, options = loaded.spec, self._planned.options
         threshold = spec.scoring.pass_threshold if options.verdict.threshold is None else options.verdict.threshold
-        rule, share = spec.scoring.replica_aggregation, spec.scoring.scenarios
+        share = spec.scoring.scenarios
         head = SpecResult(
             id=spec.id,
             path=os.path.relpath(loaded.path, options.caller.directory),
@@ -162,7 +164,8 @@ class ResultsSoFar:
             pass_rate=None,
             cells=(),
             description=spec.description,
-            replica_aggregation=rule_name(rule if isinstance(rule, str) else rule.at_least),
+            replica_aggregation=rule_name(aggregation_of(spec)),
+            stopping=stopping_rule(planned[0]),
             scenarios=share if isinstance(share, str) else share_name(share.at_least),
             positions=dict(loaded.lines),
         )

@@ -176,7 +176,9 @@ async def _run_cells(
             result = with_tries_of(with_money_of(result, before[cell.id]), before[cell.id])
         return results.add(cell, result)
 
-    schedule, notices = make_schedule(planned.plan, planned.options, results.cells, run.spending.refusal)
+    schedule, notices = make_schedule(
+        planned.plan, planned.options, results.cells, run.spending.refusal, progress.not_run
+    )
     async with anyio.create_task_group() as group:
         if planned.options.running.resume is None:
             group.start_soon(identification.read, planned.plan)

@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heapify, heappop, heappush
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import anyio
@@ -15,19 +16,74 @@ import anyio
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.journal import FinishedCells
 from keystone_action.runner.shared_services import most_at_once
-from keystone_action.scoring.aggregate import with_money_of
+from keystone_action.scoring.aggregate import outcome_of, with_money_of
 from keystone_action.scoring.composite import opening_line
-from keystone_action.scoring.results import CellResult
+from keystone_action.scoring.results import CellResult, StoppingRule
+from keystone_action.scoring.sequential import Aggregation, GroupTest
 
 if TYPE_CHECKING:
     from keystone_action.options.model import Options
     from keystone_action.runner.cell.cell import Attempt
     from keystone_action.runner.model_access import Spending
+    from keystone_action.spec.models.spec import Spec
     from keystone_action.spec.plan import Cell, Plan
 
 _SHOWN_NAMES = 50
 RunCell = Callable[["Cell"], Awaitable["Attempt"]]
 EntryOf = Callable[["Cell", CellResult], Awaitable[JournalEntry]]
+
+
+class Groups:
+    """What is known of groups of replicas that stop when they are decided."""
+
+    def __init__(
+        self,
+        cells: Sequence[Cell] = (),
+        finished: Mapping[str, CellResult] = MappingProxyType({}),
+        not_run: Callable[[], None] = lambda: None,
+    ) -> None:
+        """cells: all that are planned. finished: those of an earlier part of this run, by their ids. not_run: told of
+        each cell that does not have to run when its turn comes."""
+        self._told = not_run
+        self._tests: dict[str, GroupTest] = {}
+        self._waiting: dict[str, dict[str, int]] = {}  # by group and cell id: the places of those that are not finished
+        for cell in cells:
+            rule = stopping_rule(cell)
+            if rule is not None:
+                members = self._waiting.setdefault(cell.group, {})
+                members[cell.id] = len(members)
+                self._tests.setdefault(cell.group, GroupTest(rule, aggregation_of(cell.loaded.spec)))
+        for cell in cells if self._tests else ():
+            if cell.id in finished:
+                self.add(cell, finished[cell.id])
+
+    def add(self, cell: Cell, result: CellResult) -> None:
+        """A cell is finished."""
+        if cell.group in self._tests:
+            self._tests[cell.group].add(self._waiting[cell.group].pop(cell.id), outcome_of(result))
+
+    def leave_out(self, cell: Cell) -> bool:
+        """Whether this cell does not have to run, since its group is decided without it."""
+        decided = cell.group in self._tests and self._tests[cell.group].is_decided
+        if decided:
+            self._told()
+        return decided
+
+    def not_needed(self) -> tuple[str, ...]:
+        """The ids of all cells that are not finished and whose groups are decided."""
+        return tuple(name for group, test in self._tests.items() if test.is_decided for name in self._waiting[group])
+
+
+def stopping_rule(cell: Cell) -> StoppingRule | None:
+    """As results have it; None where the number of replicas is fixed."""
+    rule = cell.stopping
+    return None if rule is None else StoppingRule(rule.min, rule.max, rule.confidence)
+
+
+def aggregation_of(spec: Spec) -> Aggregation:
+    """Its rule for replicas."""
+    rule = spec.scoring.replica_aggregation
+    return rule if isinstance(rule, str) else rule.at_least
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,6 +109,8 @@ class Schedule:
     """By the ids of specs that start no further cell: the id of the cell that they stopped at."""
     left_out: list[Cell] = field(default_factory=list)
     """The cells of these specs that were not run."""
+    groups: Groups = field(default_factory=Groups)
+    """Of replicas that stop when it is decided."""
 
 
 async def run_cells(
@@ -135,8 +193,12 @@ async def _work(
             schedule.left_out.append(cell)
             queue.done(cell)
             continue
+        if schedule.groups.leave_out(cell):
+            queue.done(cell)
+            continue
         result = await _attempts(cell, run_cell, schedule)
         _stop(cell, result, schedule)
+        schedule.groups.add(cell, result)
         queue.done(cell)
         await finished.add(cell, await entry_of(cell, result))
 
@@ -209,9 +271,13 @@ def not_run(cell: Cell, why: str) -> CellResult:
 
 
 def make_schedule(
-    planned: Plan, options: Options, finished: Mapping[str, CellResult], refusal: Callable[[], str] = str
+    planned: Plan,
+    options: Options,
+    finished: Mapping[str, CellResult],
+    refusal: Callable[[], str] = str,
+    not_run: Callable[[], None] = lambda: None,
 ) -> tuple[Schedule, list[str]]:
-    """How the cells are run, and what people should know of it."""
+    """How the cells are run, and what people should know of it. not_run: see `Groups`."""
     loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
     specs = {spec_id: one.spec for spec_id, one in loaded.items()}
     fail_fast = frozenset(spec_id for spec_id, one in loaded.items() if one.fail_fast)
@@ -237,6 +303,7 @@ def make_schedule(
         refusal=refusal,
         fail_fast=fail_fast,
         stopped=stopped_before(planned, finished, fail_fast),
+        groups=Groups(planned.cells, finished, not_run),
     )
     return schedule, sorted(whole)
 

@@ -19,10 +19,16 @@ from typing import Literal
 from keystone_action.errors import EXIT_CANCELLED, EXIT_ERROR, EXIT_FAIL, EXIT_PASS
 from keystone_action.scoring.composite import SCORE_TOLERANCE, below, opening_line, weighted_mean
 from keystone_action.scoring.fields import USAGE_NAMES, Verdict
-from keystone_action.scoring.results import CellResult, GroupResult, PassRate, RunResult, SandboxInfo, SpecResult
-
-Aggregation = Literal["all", "any", "majority", "mean"] | int
-"""The rule for replicas; a number k is `{at_least: k}`."""
+from keystone_action.scoring.results import (
+    CellResult,
+    GroupResult,
+    PassRate,
+    RunResult,
+    SandboxInfo,
+    SpecResult,
+    StoppingRule,
+)
+from keystone_action.scoring.sequential import Aggregation, is_decided, meets, stopped_pass_rate
 
 _SEVERITY: dict[Verdict, int] = {"pass": 0, "flaky": 1, "fail": 2, "error": 3}
 
@@ -44,16 +50,46 @@ def group_key(cell: CellResult) -> tuple[str, str]:
 
 
 def aggregate_groups(
-    cells: Sequence[CellResult], aggregation: Aggregation, threshold: float
+    cells: Sequence[CellResult], aggregation: Aggregation, threshold: float, stopping: StoppingRule | None = None
 ) -> tuple[GroupResult, ...]:
     """One result for each scenario × parameter set, in the order in which they first come."""
+    return tuple(_group(members, aggregation, threshold, stopping) for members in by_group(cells))
+
+
+def by_group(cells: Iterable[CellResult]) -> list[list[CellResult]]:
+    """The replicas of each group, in the order in which the groups first come."""
     groups: dict[tuple[str, str], list[CellResult]] = {}
     for cell in cells:
         groups.setdefault(group_key(cell), []).append(cell)
-    return tuple(_group(members, aggregation, threshold) for members in groups.values())
+    return list(groups.values())
 
 
-def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: float) -> GroupResult:
+def outcome_of(cell: CellResult) -> bool | None:
+    """Whether it passed; None where it could not be graded."""
+    return None if cell.verdict == "error" else cell.verdict == "pass"
+
+
+def stopped_early(cells: Sequence[CellResult], aggregation: Aggregation, stopping: StoppingRule | None) -> bool:
+    """Whether these replicas are fewer than the most that there could be, and decided all the same."""
+    if stopping is None or len(cells) >= stopping.max:
+        return False
+    ordered = sorted(cells, key=lambda cell: cell.replica)
+    return is_decided(stopping, aggregation, map(outcome_of, ordered))
+
+
+def _group(
+    cells: Sequence[CellResult], aggregation: Aggregation, threshold: float, stopping: StoppingRule | None
+) -> GroupResult:
+    early = stopping is not None and stopped_early(cells, aggregation, stopping)
+    most = stopping.max if stopping is not None and early else len(cells)
+    found = _decide_group(cells, aggregation, threshold, most)
+    if not early:
+        return found
+    decided = f"decided after {len(cells)} of {most}"
+    return replace(found, reason=f"{found.reason}; {decided}" if found.reason else decided, not_run=most - len(cells))
+
+
+def _decide_group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: float, most: int) -> GroupResult:
     passed = sum(cell.verdict == "pass" for cell in cells)
     composite = mean(cell.composite for cell in cells)
     errors = sum(cell.verdict == "error" for cell in cells)
@@ -62,8 +98,8 @@ def _group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: flo
         verdict, reason = "error", f"{errors} of {len(cells)} replicas could not be graded"
     elif aggregation == "mean" and _broken_decide(cells, threshold):
         verdict, reason = "error", f"mean {below(composite or 0.0, threshold)}, and checks that broke could reach it"
-    elif not _meets_aggregation(aggregation, passed, len(cells), composite, threshold):
-        verdict, reason = "fail", _unmet(aggregation, passed, len(cells), composite, threshold)
+    elif not _meets_aggregation(aggregation, passed, len(cells), most, composite, threshold):
+        verdict, reason = "fail", _unmet(aggregation, passed, len(cells), most, composite, threshold)
     elif passed < len(cells):
         verdict, reason = "flaky", f"{passed} of {len(cells)} replicas passed"
     else:
@@ -83,20 +119,22 @@ def _broken_decide(cells: Sequence[CellResult], threshold: float) -> bool:
 
 
 def _meets_aggregation(
-    aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float
+    aggregation: Aggregation, passed: int, total: int, most: int, composite: float | None, threshold: float
 ) -> bool:
-    if isinstance(aggregation, int):
-        return passed >= aggregation
     if aggregation == "mean":
         return composite is not None and composite >= threshold - SCORE_TOLERANCE
-    return {"all": passed == total, "any": passed >= 1, "majority": passed * 2 > total}[aggregation]
+    if isinstance(aggregation, int) and most == total:
+        return passed >= aggregation
+    return meets(aggregation, passed, total, most)
 
 
-def _unmet(aggregation: Aggregation, passed: int, total: int, composite: float | None, threshold: float) -> str:
+def _unmet(
+    aggregation: Aggregation, passed: int, total: int, most: int, composite: float | None, threshold: float
+) -> str:
     if aggregation == "mean":
         return f"mean {below(composite or 0.0, threshold)}"
     needed = {"all": "all", "any": "at least 1", "majority": "more than half"}.get(
-        str(aggregation), f"at least {aggregation}"
+        str(aggregation), f"at least {aggregation}{f' of {most}' if most > total else ''}"
     )
     return f"{passed} of {total} replicas passed, {needed} must"
 
@@ -118,12 +156,8 @@ def pass_rate(cells: Sequence[CellResult]) -> PassRate | None:
 
 def count_graded(cells: Iterable[CellResult]) -> list[tuple[int, int]]:
     """(passed, graded) of each group of replicas, in the order in which they first come."""
-    found: dict[tuple[str, str], list[bool]] = {}
-    for cell in cells:
-        graded = found.setdefault(group_key(cell), [])
-        if cell.verdict != "error":
-            graded.append(cell.verdict == "pass")
-    return [(sum(graded), len(graded)) for graded in found.values()]
+    found = [[outcome_of(cell) for cell in members] for members in by_group(cells)]
+    return [(outcomes.count(True), len(outcomes) - outcomes.count(None)) for outcomes in found]
 
 
 def count_results(specs: Sequence[SpecResult]) -> dict[str, int]:
@@ -280,12 +314,14 @@ def _with_share(spec: SpecResult) -> SpecResult:
 def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
     """The spec with these cells, in their order, and all that follows from them. `head` gives the threshold and the
     rules for replicas and scenarios. Raises ValueError for an unknown rule."""
-    groups = aggregate_groups(cells, rule_of(head.replica_aggregation), head.pass_threshold)
+    rule = rule_of(head.replica_aggregation)
+    groups = aggregate_groups(cells, rule, head.pass_threshold, head.stopping)
+    rate = pass_rate(cells) if head.stopping is None else stopped_pass_rate(count_graded(cells))
     decided = replace(
         head,
         verdict=worst(group.verdict for group in groups) if groups else "error",
         composite=mean(cell.composite for cell in cells),
-        pass_rate=pass_rate(cells),
+        pass_rate=rate,
         cells=tuple(cells),
         groups=groups,
     )

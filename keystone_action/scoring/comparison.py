@@ -131,7 +131,8 @@ def join_values(
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """One side of a difference. passed of total: graded results. replicas: of the group, graded or not."""
+    """One side of a difference. passed of total: graded results. replicas: of the group, graded or not; 0 of one that
+    stopped when it was decided: its numbers are not a sample of a fixed size, which the test needs."""
 
     outcome: ComparedOutcome | None = None
     score: float | None = None
@@ -184,7 +185,7 @@ def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: boo
 
 def _group_side(group: GroupResult, cells: Sequence[CellResult]) -> _Side:
     passed, total = _count_passed(cells)
-    return _Side(group.verdict, group.composite, passed, total, len(cells))
+    return _Side(group.verdict, group.composite, passed, total, 0 if group.not_run else len(cells))
 
 
 def _with_cells(spec: SpecResult | None) -> dict[tuple[str, str], tuple[GroupResult, list[CellResult]]]:

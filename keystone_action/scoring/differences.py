@@ -88,7 +88,7 @@ class Difference:
     """Why this counts for `fail-on: regression`: `test` where p_worse is below 0.05, `flip` for what passed there and
     fails here with fewer replicas; None where it doesn't count."""
     replicas_before: ResultCount = 0
-    """The replicas of the group, graded or not; of a spec its cells."""
+    """The replicas of the group, graded or not; of a spec its cells. 0 of a group that stopped when it was decided."""
     replicas_after: ResultCount = 0
 
 

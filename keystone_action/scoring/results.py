@@ -167,11 +167,23 @@ class GroupResult:
     passed: ResultCount
     total: ResultCount
     reason: ResultText = ""
+    not_run: ResultCount = 0
+    """How many replicas were not run, since the group was decided without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoppingRule:
+    """Replicas that stop when a group is decided: the mapping of `parallelism.replicas`."""
+
+    min: ResultCount
+    max: ResultCount
+    confidence: Score
 
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """The share of the graded cells, or scenarios, that passed, with its 95 % Wilson interval."""
+    """The share of the graded cells, or scenarios, that passed, with its 95 % interval: Wilson's, or, of replicas that
+    stop when it is decided, one that holds whenever they stopped."""
 
     value: Score
     low: Score
@@ -240,6 +252,8 @@ class SpecResult:
     groups: tuple[GroupResult, ...] = ()
     description: ResultText = ""
     replica_aggregation: ResultText = "all"
+    stopping: StoppingRule | None = None
+    """When replicas stop; None where their number is fixed."""
     scenarios: ResultText = "all"
     """How many scenarios must pass: `all`, or `at least 0.9`, a share of them."""
     scenario_rate: PassRate | None = None
@@ -281,7 +295,9 @@ class PlanInfo:
     chosen: ResultTexts = ()
     """The tags, filter and parameters that cells were chosen by (`plan.Selection.chosen`)."""
     positions: tuple[ResultCount, ...] = ()
-    """Of a shard: where each of its cells is among all of them, from 0."""
+    """Of a shard: where each of its cells is among all of them, from 0; those that were not run are among them."""
+    not_run: ResultTexts = ()
+    """The ids of the cells that were planned and not run, since their group was decided without them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,15 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from keystone_action.errors import HarnessError, UsageError
-from keystone_action.scoring.aggregate import decide_run, decide_spec, rule_of, share_of, weakest
+from keystone_action.scoring.aggregate import (
+    by_group,
+    decide_run,
+    decide_spec,
+    rule_of,
+    share_of,
+    stopped_early,
+    weakest,
+)
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SpecResult
 from keystone_action.scoring.soundness import problem_of, shorten_text
@@ -67,6 +75,11 @@ class ShardRun:
     def cells(self) -> list[CellResult]:
         """Its cells in the plan's order."""
         return [cell for spec in self.run.specs for cell in spec.cells]
+
+    @property
+    def not_run(self) -> Sequence[str]:
+        """The ids of the cells that were not run, since their groups were decided without them."""
+        return self.plan.not_run
 
 
 def shard_notice(plan: PlanInfo, cells: int) -> str:
@@ -191,7 +204,7 @@ def _complete(shards: Sequence[ShardRun]) -> None:
     """Each shard finished, and has as many cells as are its part."""
     total, count = shards[0].plan.cells, len(shards)
     for index, shard in enumerate(shards):
-        expected, found = len(shard.places), len(shard.cells)
+        expected, found = len(shard.places) - len(shard.not_run), len(shard.cells)
         label = f"shard {index + 1}/{count} ({shard.name})"
         if shard.run.error is not None:
             raise HarnessError(f"{label} broke: {shorten_text(shard.run.error, 300)}", help="run that job again")
@@ -208,7 +221,7 @@ def _same_rules(shards: Sequence[ShardRun]) -> None:
     for shard in shards:
         for spec in shard.run.specs:
             first, head = heads.setdefault(spec.id, (shard, spec))
-            for name in ("pass_threshold", "replica_aggregation", "scenarios", "threshold_source"):
+            for name in ("pass_threshold", "replica_aggregation", "stopping", "scenarios", "threshold_source"):
                 ours, theirs = getattr(head, name), getattr(spec, name)
                 if ours != theirs:
                     raise _different(
@@ -227,12 +240,34 @@ def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]
                 raise HarnessError(f"the cell {cell.id} is in two shards: {other.name} and {shard.name}", help=_ASIDE)
         if len({cell.id for _, cell in part}) != len(part):
             raise malformed_shard(shard, "it has a cell twice")
-    placed = [pair for shard, part in zip(shards, parts, strict=True) for pair in zip(shard.places, part, strict=True)]
-    placed.sort(key=lambda pair: pair[0])
-    joined = [entry for _, entry in placed]
-    if digest_of(cell.id for _, cell in joined) != shards[0].plan.digest:
+    placed = sorted(pair for shard in shards for pair in zip(shard.places, _planned_ids(shard), strict=True))
+    if len(dict(placed)) != len(placed) or digest_of(name for _, name in placed) != shards[0].plan.digest:
         raise HarnessError("the cells of these shards are not those of their plan", help=_ASIDE)
-    return joined
+    found = {cell.id: (spec_id, cell) for part in parts for spec_id, cell in part}
+    return [found[name] for _, name in placed if name in found]
+
+
+def _planned_ids(shard: ShardRun) -> list[str]:
+    """The ids of all cells of a shard in the plan's order: after those that ran of a group come those that did not.
+    Raises HarnessError where cells are said not to be needed that are."""
+    waiting: dict[str, list[str]] = {}
+    for name in shard.not_run:
+        waiting.setdefault(_group_name(name), []).append(name)
+    ids: list[str] = []
+    for spec in shard.run.specs:
+        for members in by_group(spec.cells):
+            left_out = waiting.pop(_group_name(members[0].id), [])
+            if left_out and not stopped_early(members, rule_of(spec.replica_aggregation), spec.stopping):
+                why = f"{shorten_text(left_out[0])} was not run, and its group is not decided without it"
+                raise malformed_shard(shard, why)
+            ids += [*(cell.id for cell in members), *left_out]
+    if waiting or len(set(ids)) != len(ids):
+        raise malformed_shard(shard, "cells that were not run belong to no group that was")
+    return ids
+
+
+def _group_name(cell_id: str) -> str:
+    return cell_id.rpartition(".r")[0]
 
 
 def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]]) -> RunResult:
@@ -251,7 +286,9 @@ def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResu
         sandbox=weakest([run.sandbox for run in runs if any(spec.cells for spec in run.specs)]),
         notices=_notices(shards),
         substituted=tuple(dict.fromkeys(sentence for run in runs for sentence in run.substituted)),
-        plan=replace(shards[0].plan, shard=None, positions=()),
+        plan=replace(
+            shards[0].plan, shard=None, positions=(), not_run=tuple(name for shard in shards for name in shard.not_run)
+        ),
         spec_changes=_spec_changes(runs),
         baseline=None,  # a shard compared its own cells; the merge compares them all
     )

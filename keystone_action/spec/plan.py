@@ -18,6 +18,7 @@ from keystone_action.spec.globs import text_pattern
 from keystone_action.spec.loading.diagnostics import nearest
 from keystone_action.spec.loading.loaded_spec import LoadedSpec, Scenario
 from keystone_action.spec.models.agents import AgentBase
+from keystone_action.spec.models.experiment import AtLeast, UntilDecided
 
 _NAMED = 5
 """Cells that a sentence names."""
@@ -34,6 +35,13 @@ class Cell:
     params: Mapping[str, Any]
     replica: int
     seed: int
+    stopping: UntilDecided | None = None
+    """When no further replica of its group starts; None where their number is fixed."""
+
+    @property
+    def group(self) -> str:
+        """What it has in common with the other replicas of its scenario and parameters: the id of the first."""
+        return first_replica(self.id)
 
     @property
     def agent_type(self) -> str:
@@ -53,8 +61,8 @@ class FailedCells:
     run_id: str
     failed: tuple[str, ...]
     """Ids."""
-    passed: frozenset[str]
-    """Ids."""
+    settled: frozenset[str]
+    """Ids of those that passed, or did not have to run since their group was decided."""
     unfinished: bool
     """Whether there are results of fewer cells than that run was to have. The fields below say which cells those
     were."""
@@ -71,10 +79,11 @@ class FailedCells:
         tags = [word.removeprefix("tag ") for word in self.chosen if word.startswith("tag ")]
         filters = [word.removeprefix("filter ") for word in self.chosen if word.startswith("filter ")]
         earlier = Selection(params={}, tags=tuple(tags), filter=filters[0] if filters else None)
-        ids = [cell.id for cell in cells if _is_chosen(cell, earlier)]
+        chosen = [cell for cell in cells if _is_chosen(cell, earlier)]
+        ids = [cell.id for cell in chosen]
         if cells_digest(ids) == self.digest:
-            ids = [name for name in ids if shard_of(name, self.shard[1]) == self.shard[0]]
-        return [*self.failed, *(name for name in ids if name not in self.passed and name not in self.failed)]
+            ids = [cell.id for cell in chosen if shard_of_cell(cell, self.shard[1]) == self.shard[0]]
+        return [*self.failed, *(name for name in ids if name not in self.settled and name not in self.failed)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +143,7 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
     if selection.failed is not None:
         cells, notices = _failed_of(cells, everything, selection.failed)
     index, shards = selection.shard or (1, 1)
-    positions = tuple(place for place, cell in enumerate(cells) if shard_of(cell.id, shards) == index)
+    positions = tuple(place for place, cell in enumerate(cells) if shard_of_cell(cell, shards) == index)
     return Plan(
         cells=tuple(cells[place] for place in positions),
         positions=positions,
@@ -177,15 +186,23 @@ def cells_digest(cell_ids: Iterable[str]) -> str:
     return hashlib.sha256("".join(f"{cell_id}\n" for cell_id in cell_ids).encode("utf-8", "surrogatepass")).hexdigest()
 
 
+def shard_of_cell(cell: Cell, shards: int) -> int:
+    """Which of so many shards, from 1, has this cell. Replicas that stop when their group is decided are together: no
+    shard knows what another found."""
+    return shard_of(cell.id if cell.stopping is None else cell.group, shards)
+
+
 def shard_of(cell_id: str, shards: int) -> int:
-    """Which of so many shards, from 1, has this cell. By a hash of its id: in whatever order the cells come, no shard
+    """Which of so many shards, from 1, has the cell with this id. By a hash: in whatever order the cells come, no shard
     has all of one model, and one cell more moves no other."""
     return int(_digest(cell_id), 16) % shards + 1
 
 
 def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
     spec = loaded.spec
-    replicas = selection.replicas or spec.parallelism.replicas
+    asked = spec.parallelism.replicas if selection.replicas is None else selection.replicas
+    stopping = None if isinstance(asked, int) else asked
+    replicas = asked if isinstance(asked, int) else asked.max
     at_least = _at_least(loaded)
     if at_least > replicas:
         raise UsageError(
@@ -199,7 +216,7 @@ def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
             for replica in range(replicas):
                 cell_id = make_cell_id(spec.id, scenario.id, params if combination else {}, replica)
                 seed = spec.determinism.seed if spec.determinism and spec.determinism.seed is not None else None
-                cells.append(Cell(cell_id, loaded, scenario, params, replica, _seed(cell_id, seed)))
+                cells.append(Cell(cell_id, loaded, scenario, params, replica, _seed(cell_id, seed), stopping))
     return cells
 
 
@@ -300,7 +317,7 @@ def _used_params(specs: Sequence[LoadedSpec], params: Mapping[str, str]) -> None
 
 def _at_least(loaded: LoadedSpec) -> int:
     rule = loaded.spec.scoring.replica_aggregation
-    return 0 if isinstance(rule, str) else rule.at_least
+    return rule.at_least if isinstance(rule, AtLeast) else 0
 
 
 def _matches(pattern: str | None, *ids: str) -> bool:

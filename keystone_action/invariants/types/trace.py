@@ -23,28 +23,18 @@ from keystone_action.invariants.agent_work import (
 )
 from keystone_action.invariants.check import Check, CheckContext, Outcome, broken, failed, passed, skipped, with_notices
 from keystone_action.spec.loading.diagnostics import slip_of
-from keystone_action.spec.models.fields import LIST, MAPPING
+from keystone_action.spec.models.fields import LIST, NumberOrMapping
 
-_NUMBER, _SWITCH = "<number>", "<switch>"
+_SWITCH = "<switch>"
 _Count = Annotated[int, Field(ge=0)]
 _Matchers = Annotated[list[ToolMatcher], Field(min_length=1)]
-
-
-def _number_or_mapping(value: Any) -> str:
-    return MAPPING if isinstance(value, dict) else _NUMBER
 
 
 def _switch_or_list(value: Any) -> str:
     return LIST if isinstance(value, list | tuple) else _SWITCH
 
 
-_ToolCalls = Annotated[
-    Union[  # noqa: UP007 - tagged
-        Annotated[_Count, Tag(_NUMBER)],
-        Annotated[dict[ToolKind, _Count], Field(min_length=1), Tag(MAPPING)],
-    ],
-    Discriminator(_number_or_mapping),
-]
+_ToolCalls = NumberOrMapping[_Count, Annotated[dict[ToolKind, _Count], Field(min_length=1)]]
 _Order = Annotated[
     Union[Annotated[bool, Tag(_SWITCH)], Annotated[_Matchers, Tag(LIST)]],  # noqa: UP007
     Discriminator(_switch_or_list),

@@ -18,6 +18,7 @@ from keystone_action.report.sentences.view import cell_reason
 from keystone_action.report.words import score
 from keystone_action.scoring.aggregate import wilson
 from keystone_action.scoring.results import CellResult, InvariantResult, RunResult, SpecResult
+from keystone_action.scoring.sequential import rate_interval
 
 _ENTITIES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 _encode = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":")).encode
@@ -185,6 +186,16 @@ class Index:
         for key, numbers in found.items():
             counted = counts[key]
             graded = counted.total() - counted["error"]
-            rate = wilson(counted["pass"], graded) if graded else None
-            interval = (None, None) if rate is None else (round(rate.low, 3), round(rate.high, 3))
+            interval = self._interval(key[0], counted["pass"], graded)
             yield [*key, counted["pass"], graded, *interval, numbers]
+
+    def _interval(self, spec: int, passed: int, graded: int) -> tuple[float | None, float | None]:
+        """Of the pass rate of a group."""
+        if not graded:
+            return None, None
+        if self._run.specs[spec].stopping is not None:
+            low, high = rate_interval(passed, graded)
+        else:
+            rate = wilson(passed, graded)
+            low, high = rate.low, rate.high
+        return round(low, 3), round(high, 3)

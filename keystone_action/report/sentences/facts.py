@@ -29,7 +29,20 @@ _SHOWN_TRIES = 3
 
 def certainty(spec: SpecResult) -> list[str]:
     """Plain text, a sentence or clause each without its end, nothing escaped."""
-    return [*_interval(spec), *_reliability(spec.reliability), *_drop(spec.smallest_drop)]
+    return [*_stopped(spec), *_interval(spec), *_reliability(spec.reliability), *_drop(spec.smallest_drop)]
+
+
+def _stopped(spec: SpecResult) -> Iterator[str]:
+    """How many replicas did not have to run."""
+    early = [group for group in spec.groups if group.not_run]
+    if not early:
+        return
+    ran, spared = sum(group.total for group in early), sum(group.not_run for group in early)
+    if len(spec.groups) == 1:
+        yield f"decided after {ran:,} of {words.count(ran + spared, 'replica')}"
+    else:
+        of = f"{len(early):,} of {len(spec.groups):,} groups"
+        yield f"{of} decided early: {words.count(spared, 'replica')} of {ran + spared:,} did not have to run"
 
 
 def _interval(spec: SpecResult) -> Iterator[str]:

@@ -108,11 +108,12 @@ def read_failed_cells(path: Path, shown: str) -> FailedCells:
     shard = _shard(run, shown)
     verdicts = {cell.id: cell.verdict for spec in run.specs for cell in spec.cells}
     planned = 0 if run.plan is None else len(run.plan.positions) if run.plan.shard else run.plan.cells
+    not_run = () if run.plan is None else run.plan.not_run
     found = FailedCells(
         run_id=run.run_id,
         failed=tuple(name for name, verdict in verdicts.items() if verdict != "pass"),
-        passed=frozenset(name for name, verdict in verdicts.items() if verdict == "pass"),
-        unfinished=len(verdicts) < planned or not verdicts,
+        settled=frozenset((*not_run, *(name for name, verdict in verdicts.items() if verdict == "pass"))),
+        unfinished=len(verdicts) + len(not_run) < planned or not verdicts,
         chosen=run.plan.chosen if run.plan else (),
         shard=shard,
         digest=run.plan.digest if run.plan else "",

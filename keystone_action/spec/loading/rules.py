@@ -27,7 +27,7 @@ from keystone_action.spec.models.agents import (
     LoopAgent,
     PresetAgent,
 )
-from keystone_action.spec.models.experiment import AtLeast
+from keystone_action.spec.models.experiment import AtLeast, UntilDecided
 from keystone_action.spec.models.gateway import Gateway
 from keystone_action.spec.models.mcp import McpAnswer, McpTool
 from keystone_action.spec.models.policies import parse_allowed
@@ -186,10 +186,21 @@ def _weights(scope: Scope) -> Iterator[Problem]:
 
 
 def _aggregation(scope: Scope) -> Iterator[Problem]:
-    rule, replicas = scope.spec.scoring.replica_aggregation, scope.spec.parallelism.replicas
-    if isinstance(rule, AtLeast) and rule.at_least > replicas and "parallelism" not in scope.damaged:
+    rule, asked = scope.spec.scoring.replica_aggregation, scope.spec.parallelism.replicas
+    if "parallelism" in scope.damaged:
+        return
+    if isinstance(asked, UntilDecided) and asked.min > asked.max:
+        path: KeyPath = ("parallelism", "replicas", "min")
+        yield Problem(path, "min is above max", expected=f"at most {asked.max}", found=show_value(asked.min))
+        return
+    replicas = asked if isinstance(asked, int) else asked.max
+    if isinstance(rule, AtLeast) and rule.at_least > replicas:
         path = ("scoring", "replica_aggregation", "at_least")
         yield Problem(path, f"at_least is above the {replicas} replicas", found=show_value(rule.at_least))
+    if rule == "mean" and isinstance(asked, UntilDecided):
+        message = "replicas can't stop when it is decided where `mean` is the rule: the mean may change with each"
+        advice = "give a number of replicas, or another rule: all, any, majority, {at_least: k}"
+        yield Problem(("parallelism", "replicas"), message, help=advice, on_key=True)
 
 
 def _matrix(scope: Scope) -> Iterator[Problem]:

@@ -6,7 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from keystone_action.spec.models.fields import AuthorPath, PlainText, StrictModel, TextOrMapping, text_like
+from keystone_action.spec.models.fields import (
+    AuthorPath,
+    NumberOrMapping,
+    PlainText,
+    StrictModel,
+    TextOrMapping,
+    text_like,
+)
 
 ParameterName = Annotated[
     str, text_like(r"^[A-Za-z_][A-Za-z0-9_-]*$", "letters, digits, '_' and '-', a letter first"), PlainText()
@@ -14,16 +21,41 @@ ParameterName = Annotated[
 Parameters = dict[ParameterName, Annotated[Any, PlainText()]]
 
 
+class UntilDecided(StrictModel):
+    """Replicas that stop when it is decided what their group comes to, so that no money is spent on the rest."""
+
+    min: Annotated[int, Field(ge=1, le=100_000)]
+    """How many replicas of a group run at least.
+
+    Example: `3`
+    """
+    max: Annotated[int, Field(ge=1, le=100_000)]
+    """How many run at most. A group that is not decided before is decided by what all of them came to.
+
+    Example: `10`
+    """
+    confidence: Annotated[float, Field(ge=0.5, lt=1, allow_inf_nan=False)] = 0.95
+    """How sure `majority` and `at_least` must be that the pass rate is on one side of what they ask for, from 0.5 to
+    below 1. `docs/statistics.md` has the test, and how often it errs.
+
+    Example: `0.9`
+    """
+
+
 class Parallelism(StrictModel):
     """What makes many cells of one scenario: repetitions and a matrix of parameters, which works like that of GitHub
     Actions.
     """
 
-    replicas: Annotated[int, Field(ge=1, le=100_000)] = 1
+    replicas: NumberOrMapping[Annotated[int, Field(ge=1, le=100_000)], UntilDecided] = 1
     """How often each scenario is run with each parameter set. Models are not deterministic: one run says little.
-    `scoring.replica_aggregation` decides what the replicas come to.
+    `scoring.replica_aggregation` decides what the replicas come to. A number of replicas always runs whole. `{min, max,
+    confidence}` starts no further replica of a group once it is decided: `all` by the first failure, `any` by the first
+    pass, `majority` and `{at_least: k}` when a test is sure of the side on which the pass rate is, or the rest can't
+    change it; `mean` can't be decided early. `--replicas` and the input of that name replace it.
 
     Example: `5`
+    Example: `{min: 3, max: 10}`
     """
     matrix: dict[ParameterName, Annotated[list[Annotated[Any, PlainText()]], Field(min_length=1)]] = Field(
         default_factory=dict

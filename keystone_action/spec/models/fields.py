@@ -206,7 +206,7 @@ def words_of_pattern(pattern: str) -> str:
 First = TypeVar("First")
 Second = TypeVar("Second")
 
-TEXT, LIST, MAPPING = "<text>", "<list>", "<mapping>"
+TEXT, LIST, MAPPING, NUMBER = "<text>", "<list>", "<mapping>", "<number>"
 
 
 def text_or_list(value: Any) -> str:
@@ -217,6 +217,11 @@ def text_or_list(value: Any) -> str:
 def text_or_mapping(value: Any) -> str:
     """For unions without a list: a list is reported as no text."""
     return MAPPING if isinstance(value, dict | BaseModel) else TEXT
+
+
+def number_or_mapping(value: Any) -> str:
+    """For unions without a text: a text is reported as no number."""
+    return MAPPING if isinstance(value, dict | BaseModel) else NUMBER
 
 
 def by_type(
@@ -236,6 +241,7 @@ def by_type(
 if TYPE_CHECKING:
     TextOrList = Union[First, Second]  # noqa: UP007 - a generic alias
     TextOrMapping = Union[First, Second]  # noqa: UP007
+    NumberOrMapping = Union[First, Second]  # noqa: UP007
 else:
 
     class TextOrList:
@@ -256,4 +262,14 @@ else:
             return Annotated[
                 Union[Annotated[text, Tag(TEXT)], Annotated[mapping, Tag(MAPPING)]],  # noqa: UP007
                 Discriminator(text_or_mapping),
+            ]
+
+    class NumberOrMapping:
+        """`NumberOrMapping[int, SomeModel]`: which of the two, by what was written."""
+
+        def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
+            number, mapping = members
+            return Annotated[
+                Union[Annotated[number, Tag(NUMBER)], Annotated[mapping, Tag(MAPPING)]],  # noqa: UP007
+                Discriminator(number_or_mapping),
             ]
