@@ -3,17 +3,13 @@
 import asyncio
 import json
 import os
-import shutil
 import socket
-import subprocess
-import time
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
-from support.mcp import mcp_model, official_client, request_of, running_mcp, text_of
+from support.mcp import HEADERS, mcp_model, official_client, request_of, running_mcp, text_of
 from support.mocks import running_mock
 
 from keystone_action.errors import OutputError, ServiceError, UsageError
@@ -139,40 +135,6 @@ def test_a_fault_is_a_call_that_got_no_answer(tmp_path, fault):
         assert [(one.tool, one.result, one.is_error) for one in mock.calls()] == [("breaks", "", True)]
 
 
-def test_a_program_whose_server_breaks_off_ends(tmp_path):
-    with running_mcp(tmp_path, tools=[{"name": "breaks", "fault": "empty"}]) as mock:
-        line = request_of("tools/call", name="breaks", arguments={}) + "\n"
-        program = [mock.place.for_agent.command]
-        done = subprocess.run(program, input=line, capture_output=True, text=True, timeout=60, check=False)
-        assert (done.returncode, done.stdout) == (1, "")
-
-
-@pytest.mark.parametrize("tool", ["bash", "python3", "nc"])
-def test_the_program_needs_one_of_three(tmp_path, tool):
-    """What it uses besides is in every image that has a shell."""
-    found = {name: shutil.which(name, path="/usr/bin:/bin") for name in ("cat", "sh", tool)}
-    if not all(found.values()):
-        pytest.skip(f"{tool} is not here")
-    programs = tmp_path / "bin"
-    programs.mkdir()
-    for name, place in found.items():
-        (programs / name).symlink_to(os.path.realpath(str(place)))
-    with running_mcp(tmp_path, **MANY) as mock:
-        lines = [request_of("tools/call", name="get_order", arguments={"id": number}) for number in (1, 2)]
-        notice = '{"jsonrpc": "2.0", "method": "notifications/initialized"}'
-        done = subprocess.run(
-            [mock.place.for_agent.command],
-            input="\n".join([lines[0], notice, lines[1], ""]),
-            env={"PATH": str(programs)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert [text_of(json.loads(line)) for line in done.stdout.splitlines()] == ["order 1", "order 2"]
-        assert len(mock.calls()) == 2
-
-
 def test_a_request_without_the_token_of_the_cell_is_no_call(tmp_path):
     (tmp_path / "one").mkdir()
     (tmp_path / "two").mkdir()
@@ -242,6 +204,46 @@ def test_a_call_with_parameters_of_another_form_is_a_call_that_failed(tmp_path, 
         found = [(one.tool, one.arguments, one.result, one.is_error) for one in mock.calls()]
         assert found == [(tool, arguments, answer["error"]["message"], True)]
         assert [line["details"]["is_error"] for line in mock.audit()] == [True]
+
+
+VERSION = "2026-07-28"
+META = {
+    f"io.modelcontextprotocol/{key}": value
+    for key, value in {
+        "protocolVersion": VERSION,
+        "clientInfo": {"name": "new", "version": "1"},
+        "clientCapabilities": {},
+    }.items()
+}
+FINE = {"MCP-Protocol-Version": VERSION, "Mcp-Method": "tools/call", "Mcp-Name": "get_order"}
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"Mcp-Name": "refund"}, -32020),
+        ({"Mcp-Method": "tools/list"}, -32020),
+        ({"Mcp-Name": ""}, -32020),
+        ({"MCP-Protocol-Version": "2031-01-01"}, None),
+        ({"Accept": "text/html"}, None),
+        ({}, 0),
+    ],
+)
+def test_a_call_that_is_refused_for_its_headers_is_a_call_that_failed(tmp_path, headers, code):
+    """Those of the newest protocol say again what is called."""
+    body = request_of("tools/call", name="get_order", arguments={"id": 1}, _meta=META)
+    with running_mcp(tmp_path) as mock:
+        answer = httpx.post(mock.url, content=body, headers={**HEADERS, **FINE, **headers}, timeout=60)
+        (call,) = mock.calls()
+        audit = [line["details"]["is_error"] for line in mock.audit()]
+    if code == 0:
+        assert (text_of(answer.json()), call.is_error) == ("order 1 is paid", False)
+        return
+    assert answer.status_code >= 400
+    assert (call.tool, call.arguments, call.is_error, audit) == ("get_order", {"id": 1}, True, [True])
+    if code is not None:
+        error = answer.json()["error"]
+        assert (error["code"], call.result) == (code, error["message"])
 
 
 def test_what_is_not_a_call_is_not_on_record(tmp_path):
@@ -339,10 +341,3 @@ def test_several_calls_at_the_same_time_are_all_on_record(tmp_path):
 def test_it_is_not_a_database(tmp_path):
     with running_mcp(tmp_path) as mock, pytest.raises(ServiceError, match="service shop is an mcp_mock; sql needs"):
         asyncio.run(mock.place.run_sql(SqlScript("sql", text="SELECT 1")))
-
-
-def test_the_program_can_be_read_and_run_by_all(tmp_path: Path):
-    with running_mcp(tmp_path) as mock:
-        program = Path(mock.place.for_agent.command)
-        assert (program.stat().st_mode & 0o777, program.parent.stat().st_mode & 0o777) == (0o755, 0o755)
-        assert time.time() >= program.stat().st_mtime

@@ -1,8 +1,9 @@
 """The protocol of an mcp_mock: requests of HTTP, as they come from a guarded connection, through the official `mcp`
 package and back.
 
-The package serves them without sessions, each for itself. What a hostile client can send is bounded before it: the
-bytes of a body, its depth, how many values it has, and how many requests are answered at the same time.
+The package takes a second to be imported, and so does this file. It serves requests without sessions, each for itself.
+What a hostile client can send is bounded before it: the bytes of a body, its depth, how many values it has, and how
+many requests are answered at the same time.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.to_thread
+import mcp_types as types
+from mcp.server.lowlevel import Server
+from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp.shared import inbound
+from mcp.shared.exceptions import MCPError
 
 from keystone_action import __version__
 from keystone_action.services.http_mock.request import RawRequest
@@ -23,9 +29,7 @@ from keystone_action.services.http_mock.responses import MockReply, ReplyFailed,
 from keystone_action.services.mcp_mock.tools import ToolAnswer
 
 if TYPE_CHECKING:
-    import mcp_types as types
     from mcp.server.context import ServerRequestContext
-    from mcp.server.lowlevel import Server
 
     from keystone_action.spec.models.mcp import McpPrompt
     from keystone_action.spec.models.services import McpMockService
@@ -41,8 +45,6 @@ _AT_A_TIME = 8
 _PARSE_ERROR = -32700
 _EXCHANGE = "keystone"
 
-_INVALID_PARAMS = -32602
-
 CallTool = Callable[[str, Any], Awaitable[ToolAnswer]]
 RefuseCall = Callable[[str, Any, str], object]
 
@@ -52,9 +54,10 @@ class McpProtocol:
 
     def __init__(self, definition: McpMockService, call: CallTool, refuse: RefuseCall) -> None:
         """call: answers a call of a tool, with the record of it written; raises LookupError where there is no such
-        tool, once that is on record. refuse: records a call that the package refuses by itself, and what that said."""
+        tool, once that is on record. refuse: records a call that the package refuses by itself, for its parameters
+        or its headers, and what that said."""
         self._refuse = refuse
-        self._server = _make_server(definition, call)
+        self._server = _Catalogue(definition, call).server()
         self._stop = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._manager: Any = None
@@ -67,8 +70,6 @@ class McpProtocol:
         await ready.wait()
 
     async def _serve(self, ready: asyncio.Event) -> None:
-        from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-
         self._manager = StreamableHTTPSessionManager(
             self._server, stateless=True, json_response=True, max_request_body_size=BODY_LIMIT
         )
@@ -115,14 +116,14 @@ class McpProtocol:
         }
         await self._manager.handle_request(scope, exchange.receive, exchange.send)
         reply = exchange.reply()
-        if not exchange.is_call and isinstance(document, dict) and document.get("method") == "tools/call":
-            why = _refused_params(reply.body)
-            if why:
-                params = document.get("params")
-                given = params if isinstance(params, dict) else {}
-                name, arguments = given.get("name", ""), given.get("arguments")
-                shown = name if isinstance(name, str) else json.dumps(name)
-                self._refuse(shown, arguments if isinstance(arguments, dict) else {}, why)
+        is_call = isinstance(document, dict) and document.get("method") == "tools/call" and "id" in document
+        if is_call and not exchange.is_call:
+            params = document.get("params")
+            given = params if isinstance(params, dict) else {}
+            name, arguments = given.get("name", ""), given.get("arguments")
+            shown = name if isinstance(name, str) else json.dumps(name)
+            why = _error_in(reply.body) or f"the request was refused ({reply.status})"
+            self._refuse(shown, arguments if isinstance(arguments, dict) else {}, why)
         return reply
 
 
@@ -197,19 +198,15 @@ def _finite(text: str) -> float:
     return number
 
 
-def _refused_params(body: bytes) -> str:
-    """Why the package did not accept the parameters of a request; empty where it did."""
+def _error_in(body: bytes) -> str:
+    """What an answer of the package says of its error; empty where it says nothing."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
-        error = json.loads(body)["error"]
-        if error["code"] == _INVALID_PARAMS:
-            return str(error["message"])
+        return str(json.loads(body)["error"]["message"])
     return ""
 
 
 def _headers_of(document: Any) -> list[tuple[str, str]]:
     """What a client of newer protocols says of its request in headers, read from the request itself."""
-    from mcp.shared import inbound
-
     with contextlib.suppress(KeyError, TypeError, AttributeError):
         params, method = document["params"], document["method"]
         version = params["_meta"]["io.modelcontextprotocol/protocolVersion"]
@@ -221,54 +218,68 @@ def _headers_of(document: Any) -> list[tuple[str, str]]:
     return []
 
 
-def _make_server(definition: McpMockService, call: CallTool) -> Server[Any]:
-    import mcp_types as types
-    from mcp.server.lowlevel import Server
-    from mcp.shared.exceptions import MCPError
+class _Catalogue:
+    """What a spec says that there is: its tools, resources and prompts, as the package asks for them."""
 
-    tools = [
-        types.Tool(name=one.name, description=one.description or None, input_schema=one.input_schema)
-        for one in definition.tools
-    ]
-    resources = [
-        types.Resource(uri=one.uri, name=one.name, description=one.description or None, mime_type=one.mime_type)
-        for one in definition.resources
-    ]
-    prompts = {one.name: _PromptPlan(one, definition.name) for one in definition.prompts}
-    texts = {one.uri: one for one in definition.resources}
+    def __init__(self, definition: McpMockService, call: CallTool) -> None:
+        """Raises UsageError for a prompt that can't be read."""
+        self._definition, self._call = definition, call
+        self._texts = {one.uri: one for one in definition.resources}
+        self._prompts = {one.name: _PromptPlan(one, definition.name) for one in definition.prompts}
 
-    async def list_tools(_context: Any, _params: Any) -> types.ListToolsResult:
+    def server(self) -> Server[Any]:
+        """Of the package. What there is none of, it has not."""
+        return Server(
+            self._definition.name,
+            version=__version__,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_list_resources=self._list_resources if self._texts else None,
+            on_read_resource=self._read_resource if self._texts else None,
+            on_list_prompts=self._list_prompts if self._prompts else None,
+            on_get_prompt=self._get_prompt if self._prompts else None,
+        )
+
+    async def _list_tools(self, _context: Any, _params: Any) -> types.ListToolsResult:
+        tools = [
+            types.Tool(name=one.name, description=one.description or None, input_schema=one.input_schema)
+            for one in self._definition.tools
+        ]
         return types.ListToolsResult(tools=tools)
 
-    async def call_tool(
-        context: ServerRequestContext[Any], params: types.CallToolRequestParams
+    async def _call_tool(
+        self, context: ServerRequestContext[Any], params: types.CallToolRequestParams
     ) -> types.CallToolResult:
         request: Any = context.request
         exchange: _Exchange = request.scope[_EXCHANGE]
         exchange.is_call = True
         try:
-            answer = exchange.answer = await call(params.name, params.arguments or {})
+            answer = exchange.answer = await self._call(params.name, params.arguments or {})
         except LookupError as problem:
             raise MCPError(types.INVALID_PARAMS, str(problem)) from None
         return types.CallToolResult(
             content=[types.TextContent(type="text", text=answer.text)], is_error=answer.is_error
         )
 
-    async def list_resources(_context: Any, _params: Any) -> types.ListResourcesResult:
+    async def _list_resources(self, _context: Any, _params: Any) -> types.ListResourcesResult:
+        resources = [
+            types.Resource(uri=one.uri, name=one.name, description=one.description or None, mime_type=one.mime_type)
+            for one in self._texts.values()
+        ]
         return types.ListResourcesResult(resources=resources)
 
-    async def read_resource(_context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
-        one = texts.get(str(params.uri))
+    async def _read_resource(self, _context: Any, params: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        one = self._texts.get(str(params.uri))
         if one is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown resource: {params.uri}")
         content = types.TextResourceContents(uri=one.uri, mime_type=one.mime_type, text=one.text)
         return types.ReadResourceResult(contents=[content])
 
-    async def list_prompts(_context: Any, _params: Any) -> types.ListPromptsResult:
-        return types.ListPromptsResult(prompts=[one.listed(types) for one in prompts.values()])
+    async def _list_prompts(self, _context: Any, _params: Any) -> types.ListPromptsResult:
+        return types.ListPromptsResult(prompts=[one.listed() for one in self._prompts.values()])
 
-    async def get_prompt(_context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
-        one = prompts.get(params.name)
+    async def _get_prompt(self, _context: Any, params: types.GetPromptRequestParams) -> types.GetPromptResult:
+        one = self._prompts.get(params.name)
         if one is None:
             raise MCPError(types.INVALID_PARAMS, f"Unknown prompt: {params.name}")
         try:
@@ -277,17 +288,6 @@ def _make_server(definition: McpMockService, call: CallTool) -> Server[Any]:
             raise MCPError(types.INVALID_PARAMS, str(problem)) from None
         message = types.PromptMessage(role="user", content=types.TextContent(type="text", text=text))
         return types.GetPromptResult(description=one.prompt.description or None, messages=[message])
-
-    return Server(
-        definition.name,
-        version=__version__,
-        on_list_tools=list_tools,
-        on_call_tool=call_tool,
-        on_list_resources=list_resources if resources else None,
-        on_read_resource=read_resource if resources else None,
-        on_list_prompts=list_prompts if prompts else None,
-        on_get_prompt=get_prompt if prompts else None,
-    )
 
 
 class _PromptPlan:
@@ -305,13 +305,10 @@ class _PromptPlan:
                 raise ReplyFailed(f"the argument {one.name} is missing")
         return str(self._render({"arguments": arguments}))
 
-    def listed(self, module: Any) -> types.Prompt:
-        """As clients see it. module: the protocol's types."""
+    def listed(self) -> types.Prompt:
+        """As clients see it."""
         arguments = [
-            module.PromptArgument(name=one.name, description=one.description or None, required=one.required)
+            types.PromptArgument(name=one.name, description=one.description or None, required=one.required)
             for one in self.prompt.arguments
         ]
-        found: types.Prompt = module.Prompt(
-            name=self.prompt.name, description=self.prompt.description or None, arguments=arguments
-        )
-        return found
+        return types.Prompt(name=self.prompt.name, description=self.prompt.description or None, arguments=arguments)

@@ -29,6 +29,12 @@ while IFS= read -r line; do
     IFS= read -r status && [ "${status#HTTP/1.1 }" != "$status" ] || exit 1
     while IFS= read -r header && [ "${header%?}" ]; do :; done
     body=$(cat)
-    [ -z "$body" ] || printf '%s\n' "$body"
+    case $body in
+    '{"jsonrpc"'*) printf '%s\n' "$body" ;;
+    *)
+      # A notice is accepted without an answer. Nothing else is, and a client that is told nothing waits for ever.
+      case $status in *' 202 '*) ;; *) printf '%s\n' "the MCP server @NAME@ refused a message: $body" >&2; exit 1 ;; esac
+      ;;
+    esac
   } || exit 1
 done

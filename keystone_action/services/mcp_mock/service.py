@@ -193,8 +193,7 @@ class McpMock(GuardedMock[McpMockService, McpCell], ServiceKind[McpMockService])
 
 
 def _import_protocol() -> None:
-    for module in ("mcp.server.lowlevel", "mcp.server.streamable_http_manager"):
-        importlib.import_module(module)
+    importlib.import_module("keystone_action.services.mcp_mock.protocol")
     # It tells of what clients do wrong, at length; what is ours to tell, the record and `failure` have.
     logging.getLogger("mcp").setLevel(logging.CRITICAL + 1)
 
