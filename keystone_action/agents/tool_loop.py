@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from keystone_action.spec.models.agents import LoopAgent
     from keystone_action.system.command import Completed
 
-NO_ANSWER = "no model answered"
-"""How the `problem` of a run begins of which nothing can be judged, since no model was there."""
 _TOO_LATE = "the agent's time limit came first"
 _CUT = CallOutcome(
     "this call was not made: your answer was cut at its limit of tokens; ask for less at once", is_error=True
@@ -106,7 +104,7 @@ class _Loop:
             was_stopped = task.stop is not None and task.stop.is_set()
             run = AgentRun(exit_code=1) if was_stopped else AgentRun(timed_out=True)
         if not self._heard:
-            run = replace(run, problem=f"{NO_ANSWER}: {run.problem or _TOO_LATE}")
+            run = replace(run, unanswered=True, problem=f"no model answered: {run.problem or _TOO_LATE}")
         return await anyio.to_thread.run_sync(self._finish, run, time.monotonic() - started)
 
     async def _work(self, model: LoopModel) -> AgentRun:

@@ -54,6 +54,8 @@ class AgentRun:
     """The sentence of the limit of its budget that ended it (`stopped at $0.52 of $0.50`); None when none did."""
     failure: str = ""
     """Why it failed, by the word of its own transcript; empty where that does not say so."""
+    unanswered: bool = False
+    """Whether no model ever answered it, so that nothing is known of it; `problem` says why."""
     unheard: str = ""
     """That a conversation ended before all was said (`the conversation ended with turn 1 of 2`); empty otherwise."""
     limit: str | None = None

@@ -7,6 +7,7 @@ import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,13 @@ def error(status: int, message: str, kind: str = "api_error") -> Says:
     return document({"type": "error", "error": {"type": kind, "message": message}}, status)
 
 
+BUSY = replace(error(429, "slow down", "rate_limit_error"), headers=[("retry-after", "0.1")])
+
+
+TOO_BUSY = [BUSY] * 5
+"""The first try and those after it."""
+
+
 def _later(*answers: Callable[[Asked], Says] | Says) -> Callable[[Asked], Says]:
     """One after the other, the last one again and again."""
     left = list(answers)
@@ -76,7 +84,7 @@ def anthropic(model: str, **fields: Any) -> dict[str, Any]:
     return {"type": "anthropic", "model": model, "timeout": "60s", **fields}
 
 
-CASES: Mapping[str, tuple[dict[str, Any], Callable[[Asked], Says]]] = {
+CASES: Mapping[str, tuple[dict[str, Any], Callable[[Asked], Says] | Says]] = {
     "anthropic": (spec(anthropic("anthropic"), {"total": TOTAL, "said": SAID}), scripted(*WORKS)),
     "openai": (spec({"type": "openai", "model": "openai"}, {"total": TOTAL, "said": SAID}), scripted(*WORKS)),
     "paragon": (spec({"type": "paragon", "model": "paragon"}), scripted(*WORKS)),
@@ -109,6 +117,19 @@ CASES: Mapping[str, tuple[dict[str, Any], Callable[[Asked], Says]]] = {
     "overloaded": (
         spec(anthropic("overloaded")),
         _later(scripted(runs("true")), error(529, "busy", "overloaded_error")),
+    ),
+    "busy": (spec(anthropic("busy")), _later(BUSY, BUSY, scripted(*WORKS))),
+    "busy-openai": (spec({"type": "openai", "model": "busy-openai"}), _later(BUSY, BUSY, scripted(*WORKS))),
+    "too-busy": (spec(anthropic("too-busy")), BUSY),
+    "busy-again": (spec(anthropic("busy-again"), scoring={"retry_errors": 3}), _later(*TOO_BUSY, scripted(*WORKS))),
+    "always-busy": (
+        spec({"type": "openai", "model": "always-busy"}, scoring={"retry_errors": 3}),
+        _later(scripted(runs("true")), BUSY),
+    ),
+    "cut": (
+        spec(anthropic("cut")),
+        _later(scripted(runs(ADDS_UP)), document({"type": "message", "role": "assistant", "stop_reason": "max_tokens",
+                                                  "content": [{"type": "text", "text": "The total is"}]})),
     ),
     "budget": (spec(anthropic("budget"), gateway={"budget": {"max_requests": 2}}), scripted(runs(ADDS_UP))),
     "calls": (spec(anthropic("calls"), gateway={"budget": {"max_tool_calls": 2}}), scripted(runs(ADDS_UP))),
@@ -148,7 +169,8 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Called]:
     """All of them in one call, each in front of the model of its name."""
 
     def answer(asked: Asked) -> Says:
-        return CASES[asked.document["model"]][1](asked)
+        found = CASES[asked.document["model"]][1]
+        return found if isinstance(found, Says) else found(asked)
 
     specs = {name: Spec(one, {"example/prices.csv": PRICES}) for name, (one, _) in CASES.items()}
     with provider(answer) as behind:
@@ -192,6 +214,7 @@ GRADED = {
     "endless": ("pass", "max_turns", "was stopped at a limit (max_turns: the model answered 3 times, 3 allowed)"),
     "endless-zero": ("fail", "max_turns", "was stopped at a limit (max_turns: the model answered 3 times, 3 allowed)"),
     "too-long": ("pass", None, "exited with 1; the conversation is longer than the model can read"),
+    "cut": ("pass", None, "exited with 1; the model's last answer was cut at its limit of tokens"),
     "stalls-later": ("pass", None, "timed out"),
     "budget": ("pass", "budget", "was stopped at 2 of 2 requests"),
     "calls": ("pass", "budget", "was stopped at 2 of 2 tool calls"),
@@ -216,6 +239,8 @@ ERRORS = {
     "page": r"the provider|HTML|page",
     "stalls": r"no model answered: the agent's time limit came first",
     "overloaded": r"the provider failed: 529",
+    "too-busy": r"the provider failed: 429 after 5 tries",
+    "always-busy": r"the provider failed: 429 after 5 tries",
     "shut-out": r"no model answered: .*the model shut-out is not let through; gateway.models has claude-\*",
 }
 
@@ -225,6 +250,17 @@ def test_a_model_that_never_answered_is_an_error(ran: Callable[[str], Called], n
     cell = cell_of(ran(name))
     assert (cell["verdict"], cell["composite"]) == ("error", None), cell
     assert re.search(ERRORS[name], cell["error"]), cell["error"]
+
+
+@pytest.mark.parametrize(("name", "tries"), [("busy", 1), ("busy-openai", 1), ("busy-again", 2)])
+def test_a_model_that_has_it_wait_is_asked_again(ran: Callable[[str], Called], name: str, tries: int) -> None:
+    cell = cell_of(ran(name))
+    assert (cell["verdict"], cell["agent"]["exit_code"], cell["attempts"]) == ("pass", 0, tries), cell
+
+
+def test_a_cell_whose_agent_had_begun_is_run_again_once(ran: Callable[[str], Called]) -> None:
+    """`retry_errors` asks for more; an agent can bring about itself that it has to wait."""
+    assert cell_of(ran("always-busy"))["attempts"] == 2
 
 
 def test_its_commands_are_held_to_the_rules_and_its_file_tools_run_none(ran: Callable[[str], Called]) -> None:
@@ -277,11 +313,17 @@ def test_it_goes_on_with_its_conversation_turn_by_turn_and_replays(tmp_path: Pat
 
 @pytest.mark.docker
 @pytest.mark.parametrize("egress", ["allow", "deny"])
-def test_in_a_container_its_tools_run_there_and_it_replays(tmp_path: Path, egress: str) -> None:
-    where = runs("cat /etc/hostname >&2; test -f /.dockerenv && echo inside > place; pwd; sleep 99 & true")
-    fields = {"base": BASE, "network": {"egress": {"default": egress}}}
-    checks = {"total": TOTAL, "inside": {"check": {"type": "file_content", "path": "place", "contains": "inside"}}}
-    record_and_replay(tmp_path, spec(anthropic("m-1"), checks, **fields), (where, *WORKS), 1)
+def test_in_a_container_its_tools_run_there_turn_by_turn_and_it_replays(tmp_path: Path, egress: str) -> None:
+    where = runs("test -f /.dockerenv && echo inside > place; pwd; echo kept > ~/note; sleep 99 & true")
+    task = {"prompt": "Add up the prices in prices.csv.", "turns": ["What did you note?"]}
+    fields = {"base": BASE, "network": {"egress": {"default": egress}}, "task": task}
+    checks = {
+        "total": TOTAL,
+        "inside": {"check": {"type": "file_content", "path": "place", "contains": "inside"}},
+        "said": {"check": {"type": "exact", "expected": "The total is in total.txt.\nkept"}},
+    }
+    script = (where, *WORKS, runs("cat ~/note"), Turn(text="kept"))
+    record_and_replay(tmp_path, spec(anthropic("m-1"), checks, **fields), script, 1)
 
 
 def _messages(received: Received) -> Reply:

@@ -46,6 +46,7 @@ def outcome(tmp_path, *assertions, calls=CALLS):
         {"field": "calls[1].is_error", "equals": True},
         {"field": "last_call.arguments", "count": 2, "contains": "order"},
         {"field": "last_call.result", "filters": {"is_error": True}, "contains": "Unknown tool"},
+        {"field": "call_count", "filters": {"is_error": False}, "equals": 2},
     ],
 )
 def test_what_holds(tmp_path, assertion):
@@ -62,6 +63,8 @@ def test_what_holds(tmp_path, assertion):
          "last_call.arguments.order: expected '7' (text), found 7 (integer)."),
         ({"field": "last_call.tool", "filters": {"arguments": {"id": 8}}, "exists": True},
          "there is no last_call: no calls were recorded. 0 calls matched arguments.id=8; 1 call: get_ordr with"),
+        ({"field": "calls[0].result.total", "equals": "9.5"},
+         "calls[0].result.total: expected '9.5' (text), found 9.5 (number)"),
         ({"field": "calls[2].is_error", "equals": "false"}, "calls[2].is_error: expected 'false' (text), found false"),
         ({"field": "call_count", "filters": {"arguments": {"id": 8}}, "gte": 1},
          "1 call: get_order with arguments.id=7"),

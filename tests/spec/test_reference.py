@@ -25,7 +25,7 @@ from keystone_action.spec.loading.diagnostics import SpecError
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
 from keystone_action.spec.loading.loader import load
 from keystone_action.spec.loading.rules import OF_PROGRAMS
-from keystone_action.spec.models.agents import HttpAgent
+from keystone_action.spec.models.agents import HttpAgent, LoopAgent
 from keystone_action.spec.models.fields import CheckModel, StrictModel, parse_duration
 
 PLACES = [pytest.param(place, id=place.model.__name__) for place in places()]
@@ -58,6 +58,9 @@ def test_every_field_has_words_and_examples_that_load(folder: Path, place: Place
             example = spec_text(place, place.model.model_fields[name].alias or name, value)
             if place.model is HttpAgent and name in OF_PROGRAMS and value != "stdout":
                 with pytest.raises(AssertionError, match=f"an agent of the type http has no '{name}'"):
+                    loaded(folder, example)
+            elif place.model is LoopAgent and name == "stdin":
+                with pytest.raises(AssertionError, match=r"agent\.stdin means nothing for this agent"):
                     loaded(folder, example)
             else:
                 loaded(folder, example)

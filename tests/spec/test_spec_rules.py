@@ -238,6 +238,7 @@ def test_what_this_version_refuses(errors_of: Errors, lines: str, expected: str)
     ("model: m, command: ls", "", "unknown key 'command'"),
     ("model: m, output: {json: stdout}", "", "agent.output.json means nothing for this agent"),
     ("model: m, trace: {format: claude, stdout: true}", "", "agent.trace.stdout means nothing for this agent"),
+    ("model: m, stdin: prompt", "", "agent.stdin means nothing for this agent"),
     ("model: m", "gateway: off\n", "the agent type 'paragon' needs the gateway"),
     ("model: m", "gateway: {providers: [openai]}\n", "'paragon' needs a provider with the API anthropic"),
     ("model: m-2", "gateway: {models: ['m-1*', x]}\n", "gateway.models keeps the agent's model 'm-2' out"),

@@ -260,11 +260,7 @@ def _require_question(cell: JudgedCell) -> None:
     """Raises HarnessError for a known agent that asked no model: its program broke off before the agent began, or went
     elsewhere, so nothing is known of the agent."""
     agent, run, models = cell.agent, cell.evidence.agent, cell.evidence.models
-    if isinstance(agent, LoopAgent) and run.problem:
-        from keystone_action.agents.tool_loop import NO_ANSWER
-
-        if not run.problem.startswith(NO_ANSWER):
-            return
+    if isinstance(agent, LoopAgent) and run.unanswered:
         cell.running.progress.allow_rerun("once")
         raise HarnessError(run.problem, help=f"agent.model is {agent.model}.")
     if models is None or models.asked or not isinstance(agent, PresetAgent):

@@ -342,6 +342,9 @@ def _loop_agent(scope: Scope) -> Iterator[Problem]:
     for path in given:
         advice = "leave it out: the gateway has its trace, and its answer is what the model said last"
         yield Problem(path, f"agent.{path[1]}.{path[2]} means nothing for this agent", help=advice, on_key=True)
+    if agent.stdin is not None:
+        advice = "leave it out: the prompt is what the model is told first"
+        yield Problem(("agent", "stdin"), "agent.stdin means nothing for this agent", help=advice, on_key=True)
     if not isinstance(gateway, Gateway):
         return
     if agent.api not in gateway.apis.values():
@@ -371,17 +374,12 @@ def _dns_overrides(scope: Scope) -> Iterator[Problem]:
         message = "network.dns_overrides can't be kept by the process sandbox, whose names are this machine's"
         advice = "set base to run in a container, which has a network of its own, or give the agent the service's URL"
         yield Problem(("network", "dns_overrides"), message, help=advice, on_key=True)
-    is_container = agent_service(scope.spec, scope.spec.agent, {}) is not None and "agent" not in scope.damaged
     for host, name in overrides.items():
         service = next((one for one in scope.spec.services if one.name == name), None)
         if service is not None and not (service.kind in ("http_mock", "container") or getattr(service, "image", None)):
             message = f"the service '{name}' has no address in the cell's network"
             expected = "an http_mock, or a service with an image"
             yield Problem(("network", "dns_overrides", host), message, expected=expected, found=service.kind)
-        elif service is not None and service.kind == "http_mock" and is_container:
-            message = "an agent that is a container does not trust the certificate of a mock that stands in for a host"
-            advice = f"give it the mock's URL by its env, {{{{ services.{name}.url }}}}, or stand in by a container"
-            yield Problem(("network", "dns_overrides", host), message, help=advice, on_key=True)
 
 
 def _http_except(scope: Scope, names: Sequence[str]) -> Iterator[Problem]:

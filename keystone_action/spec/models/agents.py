@@ -282,7 +282,7 @@ class LoopAgent(AgentBase):
     """Keystone's own agent, for which nothing has to be installed: it asks the model, does what the model calls for
     with four simple tools in the sandbox, and tells the model what came of it, until the model answers without a call.
     `anthropic` (or `paragon`) asks by the Messages API, `openai` by the chat completions that many servers have. Its
-    requests always pass the gateway.
+    requests always pass the gateway. It has no `stdin`.
     """
 
     type: LoopType
