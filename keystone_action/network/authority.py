@@ -15,12 +15,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from keystone_action.errors import HarnessError
 
 _BUNDLE, _OWN, _JAVA = "bundle.pem", "authority.pem", "truststore.p12"
 _PASSWORD = "changeit"  # noqa: S105 - the one of every JVM's own: the store holds no secret
+JAVA_OPTIONS = "JAVA_TOOL_OPTIONS"
 _NAMES = ("SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "GIT_SSL_CAINFO", "AWS_CA_BUNDLE")
 """Read by OpenSSL (Python's ssl, Ruby), Go and rustls; Python's requests and pip; curl; git; Amazon's clients."""
 _BEFORE, _AFTER = timedelta(days=2), timedelta(days=366)
@@ -117,27 +118,34 @@ def _java_trust_store(bundle: bytes, password: bytes) -> bytes:
     return pkcs12.serialize_java_truststore(certificates, BestAvailableEncryption(password))
 
 
-def lay_out_trust(authority: bytes, others: bytes, folder: Path, java_options: str) -> Mapping[str, str]:
-    """Make a folder with the authority's certificate beside those that an image trusts, and return the variables by
-    which programs find them. authority, others: as PEM; without others, those that we use ourselves. java_options: of
-    the image. The folder is for containers to read, and part of no image. Blocking. Raises HarnessError."""
-    others = others or _ours()
-    bundle = others.rstrip() + b"\n" + authority
-    try:
-        folder.mkdir()
-        (folder / _BUNDLE).write_bytes(bundle)
-        (folder / _OWN).write_bytes(authority)
-        (folder / _JAVA).write_bytes(_java_trust_store(bundle, _PASSWORD.encode()))
-    except OSError as error:
-        raise HarnessError(f"network.dns_overrides: certificates can't be written: {error.strerror}") from error
+def trust_files(authority: bytes, others: bytes) -> Mapping[str, bytes]:
+    """The files of a folder for containers to read, which is part of no image: the authority's certificate, alone and
+    beside those that an image trusts. authority, others: as PEM; without others, those that we use ourselves."""
+    bundle = (others or _ours()).rstrip() + b"\n" + authority
+    return {_BUNDLE: bundle, _OWN: authority, _JAVA: _java_trust_store(bundle, _PASSWORD.encode())}
+
+
+def trust_variables(folder: PurePath, java_options: str) -> Mapping[str, str]:
+    """The variables by which programs find these files in a folder. java_options: of the image."""
     java = [java_options, f"-Djavax.net.ssl.trustStore={folder / _JAVA}"]
     java += [f"-Djavax.net.ssl.trustStorePassword={_PASSWORD}", "-Djavax.net.ssl.trustStoreType=PKCS12"]
     return {
         **dict.fromkeys(_NAMES, str(folder / _BUNDLE)),
         # Node adds it to what it has.
         "NODE_EXTRA_CA_CERTS": str(folder / _OWN),
-        "JAVA_TOOL_OPTIONS": " ".join(one for one in java if one),
+        JAVA_OPTIONS: " ".join(one for one in java if one),
     }
+
+
+def lay_out_trust(authority: bytes, others: bytes, folder: Path, java_options: str) -> Mapping[str, str]:
+    """Make this folder with these files, and return the variables. Blocking. Raises HarnessError."""
+    try:
+        folder.mkdir()
+        for name, content in trust_files(authority, others).items():
+            (folder / name).write_bytes(content)
+    except OSError as error:
+        raise HarnessError(f"network.dns_overrides: certificates can't be written: {error.strerror}") from error
+    return trust_variables(folder, java_options)
 
 
 def _ours() -> bytes:

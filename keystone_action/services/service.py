@@ -64,6 +64,8 @@ class CellScope:
     """What a container may use that is the agent itself; None for all others."""
     agent_output: KeptWhole | None = None
     """A file for all that it prints; None as above."""
+    agent_authority: bytes | None = None
+    """The certificate that its programs have to trust, as PEM, where mocks stand in for other hosts; None as above."""
     shared: Path | None = None
     """A directory of ours that commands of the cell's sandbox can read, under the same path; it may be made yet. None
     where there is no sandbox."""

@@ -141,6 +141,22 @@ SPECS = (
         invariants=said("fine"),
         forbidden={"secrets_in_logs": "deny"},
     ),
+    spec(
+        "trusts",
+        bot("return get('https://api.example.com/who')"),
+        base=BASE,
+        network={"dns_overrides": {"api.example.com": "shop"}, "egress": {"default": "deny"}},
+        invariants={
+            **said("{}"),
+            "asked": {
+                "check": {
+                    "type": "http_mock_assertions",
+                    "service": "shop",
+                    "assertions": [{"field": "last_request.path", "equals": "/who"}],
+                }
+            },
+        },
+    ),
     spec("never-listens", bot(start="time.sleep(600)", ready_timeout="3s")),
     spec("denied", None, agent=ELSEWHERE, base=BASE, network={"egress": {"default": "deny", "allow": ["example.org"]}}),
     spec(
@@ -218,6 +234,10 @@ def test_a_flood_hides_nothing_that_it_printed(cells: dict[str, dict[str, Any]])
     (rule,) = cells["leaks-and-floods"]["forbidden"]
     assert (rule["rule"], rule["violated"]) == ("secrets_in_logs", True), cells["leaks-and-floods"]
     assert cells["floods"]["verdict"] == "pass", cells["floods"]
+
+
+def test_its_container_trusts_a_mock_that_stands_in_for_a_host(cells: dict[str, dict[str, Any]]) -> None:
+    assert cells["trusts"]["verdict"] == "pass", cells["trusts"]
 
 
 def test_one_that_ends_before_it_is_asked_is_an_agent_that_failed(cells: dict[str, dict[str, Any]]) -> None:

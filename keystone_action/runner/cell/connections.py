@@ -169,9 +169,9 @@ async def connect_cell(
     if running.spec.services:
         attachments = _Attachments(running, audit, network, users, expressions, stack)
         places = await attachments.attach_all()
-        if running.agent_service is not None:
-            start_agent = partial(attachments.attach_agent, models)
     authority = await _serve_names(running, network, places, stack)
+    if running.spec.services and running.agent_service is not None:
+        start_agent = partial(attachments.attach_agent, models, authority)
     connections = Connections(audit, network, models, users, places, start_agent, authority)
     known = {name: address.as_mapping() for name, address in connections.addresses.items()}
     return connections, expressions.knowing(services=known)
@@ -307,9 +307,9 @@ class _Attachments:
         addresses = {name: self._in_network(name).as_mapping() for name in addresses_used(service)}
         return interpolate(service, {**self._names, "services": addresses})
 
-    async def attach_agent(self, models: CellModels | None) -> AgentService:
+    async def attach_agent(self, models: CellModels | None, authority: bytes | None) -> AgentService:
         """Start the container that is the agent, with what an agent's programs find in their environment: the way to
-        models, and out of the network. Raises HarnessError."""
+        models, and out of the network. authority: what they have to trust. Raises HarnessError."""
         name = self._running.agent_service
         service = self._filled(next(one for one in self._running.spec.services if one.name == name))
         assert isinstance(service, ContainerService)
@@ -326,7 +326,8 @@ class _Attachments:
         service = service.model_copy(update={"env": variables})
         started = (await self._acquire([service], last=True))[0]
         output = KeptWhole(self._running.roots.private / _OUTPUT)
-        block = started.attach(replace(self._scope, agent_limits=self._running.limits, agent_output=output))
+        scope = replace(self._scope, agent_limits=self._running.limits, agent_output=output, agent_authority=authority)
+        block = started.attach(scope)
         place = cast("ContainerPlace", await block.__aenter__())
         agent = AgentService(place, output.path, partial(block.__aexit__, None, None, None))
         self._stack.push_async_callback(agent.leave)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from keystone_action.engine import archives
 from keystone_action.engine.calls import (
     REMOVAL_SECONDS,
     ask_engine,
@@ -122,6 +123,9 @@ class ServiceContainerPlan:
     limits: CommandLimits = field(default_factory=CommandLimits)
     output_to: KeptWhole | None = None
     """A file of ours that gets all that it prints: the engine keeps the end only."""
+    folder: str = ""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """What its programs find in this folder of the root, by name; all may read it."""
 
 
 class ServiceContainer:
@@ -152,12 +156,15 @@ class ServiceContainer:
     async def start(self, network: ContainerNetwork, *, cell: str = "") -> None:
         """Make and start it in a network, under the service's name. Raises ServiceError."""
         import anyio
+        import anyio.to_thread
 
         self._cell = cell
         marks = labels(self._run_id, "service", service=self.plan.service, cell=cell)
         problem = f"service {self.plan.service} can't be started"
         try:
             self._id = await ask_engine(lambda: self._create(network, marks), problem)
+            if self.plan.files:
+                await anyio.to_thread.run_sync(self._put_files)
             await ask_engine(self._start, problem)
             await self._refresh()
         except ServiceError as error:
@@ -171,6 +178,11 @@ class ServiceContainer:
         # One that has ended by now has no address; the caller that waits for it says how it ended.
         joined = self._described["NetworkSettings"]["Networks"].get(network.name) or {}
         self.address = str(joined.get("IPAddress") or "")
+
+    def _put_files(self) -> None:
+        folder, files = self.plan.folder, self.plan.files.items()
+        pieces = [piece for name, data in files for piece in archives.small_file(f"{folder}/{name}", data, 0o644)]
+        archives.put_archive(self._client, self.id, [*archives.directories([folder]), *pieces])
 
     def _start(self) -> None:
         if self.plan.output_to is not None:

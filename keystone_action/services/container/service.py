@@ -15,11 +15,14 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from keystone_action.engine.images import find_image
 from keystone_action.engine.pulling import ensure_image
+from keystone_action.engine.records import labels
 from keystone_action.errors import ServiceError
 from keystone_action.evidence.model import Address
 from keystone_action.services.container.engine_container import ServiceContainer, ServiceContainerPlan
@@ -42,6 +45,8 @@ _NO_SHELL = re.compile(r"OCI runtime.*/bin/sh.*(no such file or directory|not fo
 _GRACE_SECONDS = 0.5
 """How long a container must run to be taken for started, where nothing else tells that it is ready."""
 _NOTICED_SECONDS = 3.0
+_TRUST = "keystone-trust"
+"""The folder in which programs of a container find what they have to trust."""
 _SCHEMES = {6379: "redis", 5672: "amqp", 27017: "mongodb", 4222: "nats", 11211: "memcached", 443: "https"}
 
 
@@ -92,6 +97,7 @@ class GenericContainer(ServiceKind[ContainerService]):
 
     async def _run(self, network: ContainerNetwork, scope: CellScope | None = None) -> ServiceContainer:
         import anyio
+        import anyio.to_thread
 
         definition = self._definition
         plan = ServiceContainerPlan(
@@ -102,6 +108,8 @@ class GenericContainer(ServiceKind[ContainerService]):
             limits=(scope.agent_limits if scope else None) or CommandLimits(),
             output_to=scope.agent_output if scope else None,
         )
+        if scope is not None and scope.agent_authority is not None:
+            plan = await anyio.to_thread.run_sync(self._trusting, plan, scope.agent_authority)
         container = self._host.container(plan)
         await container.start(network, cell=scope.cell_id if scope else "")
         try:
@@ -112,6 +120,16 @@ class GenericContainer(ServiceKind[ContainerService]):
             raise
         self._containers.add(container)
         return container
+
+    def _trusting(self, plan: ServiceContainerPlan, authority: bytes) -> ServiceContainerPlan:
+        """Its programs trust this authority beside those of its image. Blocking; raises SandboxError."""
+        from keystone_action.network.authority import JAVA_OPTIONS, trust_files, trust_variables
+
+        image = find_image(self._host.client, plan.image, labels(self._host.run_id, "service", service=self.name))
+        java = plan.env.get(JAVA_OPTIONS, image.environment.get(JAVA_OPTIONS, ""))
+        variables = trust_variables(PurePosixPath("/", _TRUST), java)
+        env = {**variables, **plan.env, JAVA_OPTIONS: variables[JAVA_OPTIONS]}
+        return replace(plan, env=env, folder=_TRUST, files=trust_files(authority, image.certificates()))
 
     async def _remove(self, container: ServiceContainer) -> None:
         self._containers.discard(container)
