@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 from _pytest.mark.expression import Expression
-from support.tiers import mark_tiers
+from support.tiers import mark_tiers, may_have, require_words
 
 ROOT = Path(__file__).parent.parent
 MAKEFILE = (ROOT / "Makefile").read_text("utf-8")
@@ -22,15 +22,19 @@ TARGETS = ("test", "test-slow", "test-containers")
 MARKS = ("browser", "command", "database", "docker", "property", "sandbox", "slow", "waits")
 
 
+def expression_of(target: str) -> str:
+    """What it gives `-m`."""
+    found = re.search(r'-m (?:"([^"]+)"|([\w-]+))', RECIPES[target].split("pytest", 1)[1])
+    assert found
+    return found[1] or found[2]
+
+
 def run_by(marks: set[str]) -> list[str]:
     """The targets that run a test with these marks."""
-    chosen = {
-        target: re.search(r'-m (?:"([^"]+)"|([\w-]+))', RECIPES[target].split("pytest", 1)[1]) for target in TARGETS
-    }
     return [
         target
-        for target, found in chosen.items()
-        if found and Expression.compile(found[1] or found[2]).evaluate(lambda name, **_: name in marks)
+        for target in TARGETS
+        if Expression.compile(expression_of(target)).evaluate(lambda name, **_: name in marks)
     ]
 
 
@@ -85,3 +89,36 @@ def test_the_marks_of_a_test_are_told_from_its_room_and_its_fixtures(
     )
     mark_tiers([cast(pytest.Item, item)])
     assert run_by(found) == [target]
+
+
+def test_a_target_imports_no_file_that_has_none_of_its_tests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.tiers._TESTS", tmp_path)
+    texts = {
+        "plain": "def test_it(): ...",
+        "engine": "def test_it(engine): ...",
+        "marked": "@pytest.mark.slow",
+        "chosen": "from hypothesis import given",
+        "both": "@pytest.mark.slow\ndef test_it(engine): ...",
+    }
+    files = {name: tmp_path / f"test_{name}.py" for name in texts}
+    for name, text in texts.items():
+        files[name].write_text(text)
+    found = {
+        target: [name for name, path in files.items() if may_have(path, expression_of(target))] for target in TARGETS
+    }
+    assert found == {
+        "test": ["plain", "engine", "marked", "chosen", "both"],
+        "test-slow": ["marked", "chosen", "both"],
+        "test-containers": ["engine", "both"],
+    }
+
+
+def test_a_test_that_a_target_would_not_import_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("support.tiers._TESTS", tmp_path)
+    (tmp_path / "test_x.py").write_text("def test_it(service): ...")
+    marks = [pytest.mark.docker.mark]
+    item = SimpleNamespace(path=tmp_path / "test_x.py", nodeid="test_x.py::test_it", iter_markers=lambda: marks)
+    with pytest.raises(pytest.UsageError, match="test_it is docker"):
+        require_words([cast(pytest.Item, item)])
+    marks.clear()
+    require_words([cast(pytest.Item, item)])

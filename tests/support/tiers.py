@@ -6,11 +6,14 @@ Each test belongs to one target: `docker` to `make test-containers`, else `slow`
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import chain, combinations, groupby
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import is_hypothesis_test
 
 _TESTS = Path(__file__).parents[1]
@@ -25,6 +28,12 @@ _ROOMS = {
     "slow": {"differential", "images"},
 }
 _IMPLIED = {"browser": "slow"}
+_WORDS = {
+    "docker": re.compile("|".join(["docker|DOCKER|attack_runs|database_worlds", *sorted(_FIXTURES["docker"])])),
+    "slow": re.compile(r"\b(slow|slow_case|browser|squares)\b"),
+    "property": re.compile(r"\bhypothesis\b"),
+}
+"""A file with tests of these tiers has one of these words, if its room does not say it."""
 _SECONDS = {"waits": 60.0, "slow": 10.0, "docker": 4.0, "command": 1.0, "database": 0.3, "sandbox": 0.3}
 """About how long a test of a tier takes: an order of magnitude is enough to order by."""
 
@@ -36,6 +45,33 @@ def mark_tiers(items: list[pytest.Item]) -> None:
             item.add_marker(tier)
         if is_hypothesis_test(getattr(item, "obj", None)):
             item.add_marker("property")
+
+
+def require_words(items: list[pytest.Item]) -> None:
+    """Raises UsageError for a test that `may_have` would not expect in its file. `make test` collects all files."""
+    for item in items:
+        for mark in item.iter_markers():
+            if mark.name in _WORDS and mark.name not in _tiers_in(item.path):
+                raise pytest.UsageError(f"{item.nodeid} is {mark.name}: its file must have one of _WORDS of tiers.py")
+
+
+def may_have(path: Path, expression: str) -> bool:
+    """Whether a file can have tests for which `-m` asks; if not, it need not be imported."""
+    asked = {*re.findall(r"\w+", expression)} - {"and", "or", "not"}
+    if not asked <= _WORDS.keys() or not path.name.startswith("test_"):
+        return True
+    chosen, tiers = Expression.compile(expression), _tiers_in(path)
+    return any(
+        chosen.evaluate(lambda name, marks=marks, **_: name in marks)  # type: ignore[misc]
+        for marks in chain.from_iterable(combinations(tiers, size) for size in range(len(tiers) + 1))
+    )
+
+
+@functools.cache
+def _tiers_in(path: Path) -> tuple[str, ...]:
+    """Of the tiers of `_WORDS`, those that a test of this file may be in."""
+    room, text = path.relative_to(_TESTS).parts[0], path.read_text("utf-8")
+    return tuple(tier for tier, words in _WORDS.items() if room in _ROOMS.get(tier, ()) or words.search(text))
 
 
 def start_long_tests_first(items: list[pytest.Item], workers: int) -> None:
