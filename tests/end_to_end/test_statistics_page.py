@@ -16,7 +16,7 @@ from keystone_action.scoring.document import run_from_document
 from keystone_action.scoring.statistics import detection, smallest_drop
 
 PAGE = (ROOT / "docs" / "statistics.md").read_text("utf-8")
-(SPEC,) = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+SPEC, _ = re.findall(r"^```yaml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 (CONSOLE,) = re.findall(r"^```console\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 COMMANDS = [line.removeprefix("$ ") for line in CONSOLE.splitlines()]
 SAID = re.findall(r"^- `(.*)`$", PAGE, re.MULTILINE)
