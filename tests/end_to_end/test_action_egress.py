@@ -23,6 +23,8 @@ __all__ = ["area"]
 pytestmark = pytest.mark.docker
 
 ALLOWED, FORBIDDEN = "allowed.example.com", "forbidden.example.com"
+OVERRIDDEN = "api.example.org"
+"""The cell's mock stands in for it, by HTTPS."""
 ELSEWHERE = "pypi.org"
 """A name that this machine can look up where it has a network, which a sandbox must not find."""
 
@@ -130,6 +132,9 @@ def test_in_the_actions_container(
     """A spec with an allow list and one with an empty list, beside each other."""
     image(POSTGRES)
     script = f"""{services_and_gateways(canary)}
+def by_https(url):
+    import urllib.request
+    return urllib.request.urlopen(url, timeout=PATIENCE).read().decode()
 probes |= {{
     "allowed": lambda: by_http("http://{ALLOWED}/"),
     "allowed, tunnelled": lambda: tunnel("{ALLOWED}:80"),
@@ -142,11 +147,14 @@ probes |= {{
     "tunnel to forbidden by address": lambda: tunnel("{sites[FORBIDDEN]}:80"),
     "forbidden without the proxy": lambda: by_http("http://{FORBIDDEN}/", proxy=""),
     "forbidden by address": lambda: by_address("{sites[FORBIDDEN]}", 80),
+    "mock under another host's name": lambda: by_https("https://{OVERRIDDEN}/hello"),
 }}
 print(json.dumps(all_at_once(probes)))
 """
     empty, its_files = probing(with_an_empty_list(sites, canary), allow=[], name="empty")
     document, files = probing(script, allow=[ALLOWED], db=DATABASE)
+    document["network"]["dns_overrides"] = {OVERRIDDEN: "api"}
+    document["invariants"]["asked"]["check"]["assertions"][0]["equals"] = 2
     job.write(document, {**files, **its_files, "empty.keystone.yaml": json.dumps(empty)})
     job.inputs |= {"spec": ".", "max-concurrency": "2"}
     step = job.run()
@@ -155,6 +163,7 @@ print(json.dumps(all_at_once(probes)))
     nothing_is_allowed(printed["empty"])
     seen = printed["probing"]
     is_closed_in({name: found for name, found in seen.items() if name != "allowed, tunnelled"})
+    assert seen["mock under another host's name"] == "hello"
     assert seen["allowed"] == f"200 this-is-{ALLOWED}"
     assert seen["allowed, tunnelled"].startswith("HTTP/1.1 200")
     assert seen["allowed in another spelling"] == f"200 this-is-{ALLOWED}"
@@ -233,6 +242,9 @@ def neighbours(engine: DockerClient, image: Callable[[str], str]) -> Iterator[di
 
 def test_on_a_laptop(area: Any, neighbours: dict[str, str], canary: Canary) -> None:
     script = f"""{services_and_gateways(canary)}
+def by_https(url):
+    import urllib.request
+    return urllib.request.urlopen(url, timeout=PATIENCE).read().decode()
 probes |= {{
     "allowed": lambda: by_http("http://{neighbours[ALLOWED]}/"),
     "allowed without the proxy": lambda: by_address("{neighbours[ALLOWED]}", 80),

@@ -30,6 +30,7 @@ curl -sS "https://api.example.com/a?by=curl"
 curl -sS "http://other.example.com/b?by=plain"
 python3 -c 'import urllib.request as one; print(one.urlopen("https://api.example.com/a?by=python").read())'
 node -e "{NODE}"
+gron "https://api.example.com/a?by=go"
 git ls-remote https://api.example.com/repo.git
 cat > Asks.java <<'END'
 {JAVA}
@@ -76,12 +77,11 @@ def urls(called: Called) -> list[str]:
 
 
 def test_programs_of_every_kind_reach_a_mock_by_https(tmp_path: Path, image: Callable[[str], str]) -> None:
-    # Go is left out: a container with its compiler would take minutes. It reads SSL_CERT_FILE as curl does.
-    packages = ["curl", "nodejs", "default-jre-headless"]
+    packages = ["curl", "nodejs", "default-jre-headless", "gron"]  # the last is written in Go
     called = run(tmp_path, ASKS, base=image(PYTHON), setup={"packages": packages})
     assert called.code == 0, called.out + called.err
     found = urls(called)
-    for program in ("curl", "python", "node", "java"):
+    for program in ("curl", "python", "node", "java", "go"):
         assert f"https://api.example.com/a?by={program}" in found
     assert "http://other.example.com/b?by=plain" in found
     assert any(one.startswith("https://api.example.com/repo.git/info/refs") for one in found)
