@@ -151,14 +151,15 @@ def _confine(request: CommandRequest) -> int | None:
         seccomp.leave_session_keyring()
     if request["uid"] is not None:
         become(request["uid"], request["groups"])
-    if request["others"] is not None and request["rules"] is not None:
-        landlock.shut_in([*request["rules"], *request["lasting_rules"]], request["others"])
+    rules = request["rules"]
+    if request["others"] is not None and rules is not None:
+        rules = [*rules, *landlock.shut_in([*rules, *request["lasting_rules"]], request["others"])]
     if _is_confined(request):
         drop_all_capabilities()
     by_port = request["closed"] == "ports"
-    if request["rules"] is not None:
+    if rules is not None:
         ports = [port for _, port in request["reachable"]] if by_port else None
-        landlock.restrict(request["rules"], _landlock_abi, request["lasting_rules"], ports)
+        landlock.restrict(rules, _landlock_abi, request["lasting_rules"], ports)
     return seccomp.notify_of_sockets() if by_port else None
 
 

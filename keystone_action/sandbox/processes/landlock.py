@@ -181,6 +181,7 @@ _CLONE, _CLOEXEC, _EMPTY_PATH, _AND_BELOW = 1, os.O_CLOEXEC, 0x1000, 0x8000
 _FROM_DESCRIPTOR = 4  # MOVE_MOUNT_F_EMPTY_PATH
 _HERE = -100  # AT_FDCWD
 _READ_ONLY = struct.pack("QQQQ", 1, 0, 0, 0)  # struct mount_attr
+_SHARED_PLACE, _ONLY_DATA = "/dev/shm", 2 | 4 | 8  # noqa: S108 - nosuid, nodev, noexec
 _PR_SET_DUMPABLE = 4
 _PROBED = "/usr", "lib"
 
@@ -203,9 +204,10 @@ def enter_user_namespace() -> None:
         _libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
-def shut_in(rules: list[tuple[str, int]], others: str) -> None:
+def shut_in(rules: list[tuple[str, int]], others: str) -> list[tuple[str, int]]:
     """Give this thread, and what it starts, mounts of its own: what Landlock rules let it write to stays as it is, all
-    else is read-only, and of the directory `others` only what rules name is there. Raises OSError."""
+    else is read-only, and of the directory `others` only what rules name is there. Returns a rule for shared memory of
+    its own, which goes with the last process, unless something that it sees lies there. Raises OSError."""
     _check(_libc.unshare(_NEW_MOUNTS), "unshare(CLONE_NEWNS)")
     _check(_libc.mount(None, b"/", None, _RECURSIVE | _PRIVATE, None), "mount(MS_PRIVATE)")
     seen: list[tuple[str, int]] = []
@@ -223,9 +225,19 @@ def shut_in(rules: list[tuple[str, int]], others: str) -> None:
             _make_place(path, tree)
             _call(_MOVE_MOUNT, tree, b"", _HERE, path.encode(), _FROM_DESCRIPTOR)
         _protect(_HERE, others.encode(), 0)
+        return _make_shared_memory([others, *(path for path, _ in rules)])
     finally:
         for _, tree in seen:
             os.close(tree)
+
+
+def _make_shared_memory(taken: list[str]) -> list[tuple[str, int]]:
+    in_use = any(path == _SHARED_PLACE or path.startswith(f"{_SHARED_PLACE}/") for path in taken)
+    if in_use or not os.path.isdir(_SHARED_PLACE):  # noqa: PTH112
+        return []
+    options = b"mode=1777,size=64m"
+    _check(_libc.mount(b"tmpfs", _SHARED_PLACE.encode(), b"tmpfs", _ONLY_DATA, options), "mount(tmpfs)")
+    return [(_SHARED_PLACE, SHARED_MEMORY)]
 
 
 def _make_place(path: str, tree: int) -> None:
