@@ -35,7 +35,6 @@ _TOKEN = re.compile(
     (?P<blank>\s+)
   | (?P<hint>/\*(?:M?!|\+))
   | (?P<block>/\*)
-  | (?P<ends>\*/)
   | (?P<line>\#|--(?=[\s\x00]|$))
   | (?P<quote>['"`])
   | (?P<word>[A-Za-z0-9_$\x80-\xff]+)
@@ -44,6 +43,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_MARKS = re.compile(rb"/\*|\*/")  # within a comment too, the star of `/*` cannot be that of `*/`
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,6 @@ class ClientSplitter:
     """The line in which what is quoted begins."""
     _parts: list[bytes] = field(default_factory=list)
     _inside: bytes = b""
-    _in_hint: bool = False
     _words: list[str] = field(default_factory=list)
     _begun: bool = False
     _line: int = 0
@@ -118,10 +117,6 @@ class ClientSplitter:
         if kind == "block":
             self._inside, self.opened = b"*/", number
             return at
-        if kind in ("hint", "ends"):
-            if kind == "ends" and not self._in_hint:
-                at = found.start() + 1  # `*//`: what follows a star may be a delimiter
-            self._in_hint = kind == "hint"
         if kind == "other" and self.delimiter[:1] != text:
             while at < len(line) and line[at : at + 1] in b",()=+.<>@" and line[at : at + 1] != self.delimiter[:1]:
                 at += 1
@@ -140,12 +135,12 @@ class ClientSplitter:
     def _go_on(self, line: bytes, at: int) -> int:
         """Where what is quoted or commented ends, or the line does. Comments are left out."""
         if self._inside == b"*/":
-            end = line.find(b"*/", at)
-            if end >= 0:
+            end = next((one.end() for one in _MARKS.finditer(line, at) if one[0] == b"*/"), None)
+            if end is not None:
                 self._inside = b""
                 if self._parts and not self._parts[-1][-1:].isspace():
                     self._parts.append(b" ")
-            return len(line) if end < 0 else end + 2
+            return len(line) if end is None else end
         start = at
         escapes = self.escapes and self._inside != b"`"
         pattern = _ENDS[self._inside + (b"\\" if escapes else b"")]
