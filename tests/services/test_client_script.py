@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pymysql
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from support.dumps import mariadb_dump, run_mariadb
 from support.mariadb import MariaDb
@@ -173,6 +173,7 @@ def test_a_failure_names_file_line_and_statement_and_no_row(
         ("SELECT 1;\nSELECT 'a", "2: the file ends within a text in quotes that begins in line 2"),
         ("SELECT `a;\n\n", "2: the file ends within a text in quotes that begins in line 1"),
         ("/* a\n", "1: the file ends within a comment that begins in line 1"),
+        ("SELECT\n/*+ a; b\n", "2: the file ends within a comment that begins in line 2"),
         ("START TRANSACTION;\nINSERT INTO t VALUES (1);", "it ends within a transaction that it began"),
     ],
 )
@@ -251,6 +252,8 @@ def split(text: str) -> list[str]:
         ("delimiter //\na *// b//", ["a *", "b"]),
         ("delimiter //\na /*! b *///c//", ["a /*! b *", "/c"]),
         ("/*/ a; */ b; /* /*/ c; */ d; */ e", ["b", "d", "*/ e"]),
+        ("a /*+ b; 'c */ d; e", ["a /*+ b; 'c */ d", "e"]),
+        ("/*+ a */; b /*! c /* d; */ e; f */", ["b /*! c e", "f */"]),
         ("a /*! b */* c; */ d; e", ["a /*! b * d", "e"]),
     ],
 )
@@ -266,9 +269,12 @@ def test_a_hostile_script_is_split_in_time_that_grows_with_its_length(unit: str)
 
 
 PIECES = st.sampled_from(
-    ["SELECT 1", "SELECT ", "'a;'", "'a\\'", "'a\\\\'", '"b;"', "`c;`", "/*", "*/", "/", "*", "/*!50003 ", "-- ",
-     "--", "#", "\n", ";", ";\n", "\ndelimiter //\n", "//", "\ndelimiter ;\n", "1", ",", " ", "'", "-", "x"]
+    ["SELECT 1", "SELECT ", "'a;'", "'a\\'", "'a\\\\'", '"b;"', "`c;`", "/*", "*/", "/", "*", "/*!50003 ", "/*+ ",
+     "-- ", "--", "#", "\n", ";", ";\n", "\ndelimiter // \n", "//", "\ndelimiter ; \n", "1", ",", " ", "'", "-", "x"]
 )  # fmt: skip
+_LOST_BY_MARIADB = re.compile(r"/\*M?!(?:(?!\*/).)*/\*(?!M?!)|/\*(?!M?!)(?:(?!\*/)[\s\S])*/\*M?!")
+"""A comment in one with a version in one line, or the reverse: MariaDB's client goes on to the end of both and sends
+nothing of that. MySQL's, whose dumps have it, sends all, and so do we."""
 
 
 @pytest.mark.property
@@ -279,8 +285,12 @@ PIECES = st.sampled_from(
 @example(text="*/*/")
 @example(text="/*/*/*")
 @example(text="SELECT /*! 2 */*3;SELECT 4")
+@example(text="SELECT /*!50003 1; SELECT 2")
+@example(text="SELECT 1; SELECT /*!50003 2")
+@example(text="SELECT /*+ 1; */ 2; SELECT 3")
 def test_scripts_are_split_as_the_client_splits_them(text: str, mariadb: MariaDb, tmp_path: Path) -> None:
     """The server's log has each statement that was sent."""
+    assume(_LOST_BY_MARIADB.search(text) is None)
     file = tmp_path / secrets.token_hex(8)
     file.write_text(text)
     mark = secrets.token_hex(8)
@@ -306,8 +316,12 @@ def test_scripts_are_split_as_the_client_splits_them(text: str, mariadb: MariaDb
     assert [one for one in ours if one] == [one for one in sent if one], text
 
 
+_COMMENT = re.compile(r"--(?:[^\S\n][^\n]*|$)|#[^\n]*|/\*(?!M?!)[\s\S]*?\*/", re.MULTILINE)
+
+
 def _bare(text: str | bytes) -> str:
     """Without blanks and comments that have no meaning, nor the semicolons at its end, which the server takes away."""
-    whole = text.decode() if isinstance(text, bytes) else text
-    bare = re.sub(r"\s+", "", re.sub(r"--(?:\s[^\n]*|$)|#[^\n]*|/\*(?!M?!)[\s\S]*?\*/", "", whole, flags=re.MULTILINE))
-    return bare.rstrip(";")
+    whole, before = text.decode() if isinstance(text, bytes) else text, ""
+    while whole != before:  # what stood on both sides of a comment may be one
+        before, whole = whole, _COMMENT.sub("", whole)
+    return re.sub(r"\s+", "", whole).rstrip(";")

@@ -33,7 +33,8 @@ _FIRST_WORD = re.compile(rb"\s*(?:\\[^\s]|([A-Za-z_]+))[ \t]*")
 _TOKEN = re.compile(
     rb"""
     (?P<blank>\s+)
-  | (?P<hint>/\*(?:M?!|\+))
+  | (?P<version>/\*M?!)
+  | (?P<hint>/\*\+)
   | (?P<block>/\*)
   | (?P<line>\#|--(?=[\s\x00]|$))
   | (?P<quote>['"`])
@@ -114,8 +115,10 @@ class ClientSplitter:
         text, at = found[0], found.end()
         if kind == "line" or (text == b"-" and not self._begun and line.startswith(b"--", found.start())):
             return len(line) - line.endswith(b"\n")
-        if kind == "block":
-            self._inside, self.opened = b"*/", number
+        if kind in ("block", "hint"):
+            self._inside, self.opened = (b"*/" if kind == "block" else b"+*/"), number
+            if kind == "hint":
+                self._parts.append(text)
             return at
         if kind == "other" and self.delimiter[:1] != text:
             while at < len(line) and line[at : at + 1] in b",()=+.<>@" and line[at : at + 1] != self.delimiter[:1]:
@@ -133,13 +136,15 @@ class ClientSplitter:
         return at
 
     def _go_on(self, line: bytes, at: int) -> int:
-        """Where what is quoted or commented ends, or the line does. Comments are left out."""
-        if self._inside == b"*/":
+        """Where what is quoted or commented ends, or the line does. Comments are left out, hints are not."""
+        if self._inside.endswith(b"*/"):
             end = next((one.end() for one in _MARKS.finditer(line, at) if one[0] == b"*/"), None)
+            if self._inside == b"+*/":
+                self._parts.append(line[at:end])
+            elif end is not None and self._parts and not self._parts[-1][-1:].isspace():
+                self._parts.append(b" ")
             if end is not None:
                 self._inside = b""
-                if self._parts and not self._parts[-1][-1:].isspace():
-                    self._parts.append(b" ")
             return len(line) if end is None else end
         start = at
         escapes = self.escapes and self._inside != b"`"
@@ -159,7 +164,7 @@ class ClientSplitter:
     def finish(self) -> Statement | None:
         """What is left at the end of a file: the client sends it, too. Raises ValueError where something is open."""
         if self._inside:
-            what = "a comment" if self._inside == b"*/" else "a text in quotes"
+            what = "a comment" if self._inside.endswith(b"*/") else "a text in quotes"
             raise ValueError(f"{what} that begins in line {self.opened:,}")
         return self._take()
 
