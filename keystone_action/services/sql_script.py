@@ -62,18 +62,18 @@ class SqlScript:
         if self.path is None:
             yield ScriptLines(self.name, BytesIO((self.text or "").encode("utf-8", "surrogateescape")), self)
             return
-        with _open(self.path, self.name) as stream:
+        with _open_script(self.path, self.name) as stream:
             yield ScriptLines(self.name, stream, self)
 
     def read_text(self) -> str:
         """All of it, for a database that takes it so. Raises ScriptError."""
         if self.path is None:
             return self.text or ""
-        with _open(self.path, self.name) as stream:
+        with _open_script(self.path, self.name) as stream:
             try:
                 return stream.read().removeprefix(codecs.BOM_UTF8).decode("utf-8")
             except UnicodeDecodeError:
-                raise ScriptError(f"{self.name} is not UTF-8") from None
+                raise ScriptError(f"{self.name} is not UTF-8", "Save it as UTF-8.") from None
 
 
 @dataclass
@@ -88,13 +88,34 @@ class ScriptLines:
     folder: Path | None = None
     """Where this file lies."""
     line: int = 0
+    dump: str = ""
+    """What program wrote it, until what it writes last was read."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Each with its end."""
         while line := self.stream.readline():
             self.line += 1
             self.stop_if_interrupted()
+            if line.startswith(b"-- "):
+                self._note_dump(line)
             yield line.removeprefix(codecs.BOM_UTF8) if self.line == 1 else line
+
+    def _note_dump(self, line: bytes) -> None:
+        for program, first, last in _DUMPS:
+            if line.startswith(last):
+                self.dump = ""
+            elif line.startswith(first):
+                self.dump = program
+
+    @contextmanager
+    def last_statement(self) -> Iterator[None]:
+        """Around running what stands at the end of the file, with nothing that ends it: where it fails, that is the
+        likely reason."""
+        try:
+            yield
+        except ScriptError as error:
+            advice = error.advice or "It is the last of the file, and nothing ends it: the file may have been cut off."
+            raise ScriptError(error.problem, advice, lost=error.lost) from None
 
     def stop_if_interrupted(self) -> None:
         """Raises ScriptError where nobody waits for the script any more."""
@@ -130,8 +151,9 @@ class ScriptLines:
         return f"{self.name}:{self.line if line is None else line}"
 
     @contextmanager
-    def include(self, text: str, *, from_here: bool = False) -> Iterator[ScriptLines]:
-        """Another file that is named in the last line. from_here: relative to this file, not to the spec. Raises
+    def include(self, text: str, *, from_here: bool = False, rows: bool = False) -> Iterator[ScriptLines]:
+        """Another file that is named in the last line. from_here: relative to this file, not to the spec. rows: it is
+        not a script. Raises
         ScriptError for one that is not below the spec's folder, was not known when the run started, includes itself, or
         can't be read."""
         script = self.script
@@ -148,7 +170,7 @@ class ScriptLines:
         if path in above or len(above) >= _DEEPEST:
             raise ScriptError(f"{self.at()}: {text!r} includes itself, or files that are {_DEEPEST} deep")
         name = os.path.relpath(path, script.directory.resolve())
-        with _open(path, name) as stream:
+        with (_open if rows else _open_script)(path, name) as stream:
             yield ScriptLines(name, stream, script, (*above, path), path.parent)
 
 
@@ -167,6 +189,47 @@ def _open(path: Path, name: str) -> BinaryIO:
         return path.open("rb")
     except OSError as error:
         raise ScriptError(f"{name} can't be read: {error.strerror}") from None
+
+
+def _open_script(path: Path, name: str) -> BinaryIO:
+    stream = _open(path, name)
+    begins = stream.read(_LONGEST_MARK)
+    stream.seek(0)
+    if not begins:
+        stream.close()
+        raise ScriptError(f"{name} is empty", "Dump it again, or leave it out.")
+    for mark, what, advice in _OTHER_FORMS:
+        if begins.startswith(mark):
+            stream.close()
+            raise ScriptError(f"{name} is {what}, not a script", advice)
+    return stream
+
+
+_PLAIN_DUMP = "Dump it with `pg_dump --format=plain`, or let `pg_restore --file=dump.sql` make a script of it."
+_UNPACK = "Unpack it, and name what comes out."
+_SAVE = "Save it as UTF-8. In PowerShell, let the program write the file (`--file`, `--result-file`) instead of `>`."
+_OTHER_FORMS = (
+    (b"PGDMP", "a dump of pg_dump in its custom format", _PLAIN_DUMP),
+    (b"toc.dat\0", "a dump of pg_dump in its tar format", _PLAIN_DUMP),
+    (b"\x1f\x8b", "compressed (gzip)", _UNPACK),
+    (b"\x28\xb5\x2f\xfd", "compressed (zstd)", _UNPACK),
+    (b"\xfd7zXZ\0", "compressed (xz)", _UNPACK),
+    (b"BZh", "compressed (bzip2)", _UNPACK),
+    (b"PK\x03\x04", "a ZIP archive", _UNPACK),
+    (b"SQLite format 3\0", "a database of SQLite", "Dump it with `sqlite3 FILE .dump`."),
+    (codecs.BOM_UTF16_LE, "encoded in UTF-16", _SAVE),
+    (codecs.BOM_UTF16_BE, "encoded in UTF-16", _SAVE),
+    (b"-\0", "encoded in UTF-16", _SAVE),
+)
+"""How files begin that are mistaken for scripts, what they are, and what to do."""
+_LONGEST_MARK = max(len(mark) for mark, _, _ in _OTHER_FORMS)
+_DUMPS = (
+    ("pg_dump", b"-- PostgreSQL database dump", b"-- PostgreSQL database dump complete"),
+    ("pg_dumpall", b"-- PostgreSQL database cluster dump", b"-- PostgreSQL database cluster dump complete"),
+    ("mysqldump", b"-- MySQL dump ", b"-- Dump completed"),
+    ("mariadb-dump", b"-- MariaDB dump ", b"-- Dump completed"),
+)
+"""The programs that write dumps, and the comments with which these begin and end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +284,13 @@ class PassedOver:
     kinds: Counter[str] = field(default_factory=Counter)
     """By what it was, in the plural."""
     roles: dict[str, None] = field(default_factory=dict)
+    unfinished: dict[str, str] = field(default_factory=dict)
+    """Files that begin as a dump does and end otherwise, with the program that writes such dumps."""
+
+    def end(self, lines: ScriptLines) -> None:
+        """A file was read to its end."""
+        if lines.dump:
+            self.unfinished[lines.name] = lines.dump
 
     def add(self, kind: str, *roles: str) -> None:
         """One more."""
@@ -229,13 +299,18 @@ class PassedOver:
 
     def notices(self, script: SqlScript) -> tuple[str, ...]:
         """`dump.sql: passed over 3 changes of owner, for roles that are not here (admin)`; none where nothing was."""
+        cut = tuple(
+            f"fixture {script.name}: {name} begins as a dump of {program} and does not end as one; if it was cut off,"
+            " rows are missing"
+            for name, program in self.unfinished.items()
+        )
         if not self.kinds:
-            return ()
+            return cut
         what = ", ".join(f"{count:,} {kind}" for kind, count in self.kinds.items())
         named = [*self.roles][:_ROLES_SHOWN]
         more = f" and {len(self.roles) - len(named):,} more" if len(self.roles) > len(named) else ""
         roles = f" (not here: {', '.join(named)}{more})" if named else ""
-        return (f"fixture {script.name}: passed over {what}{roles}",)
+        return (f"fixture {script.name}: passed over {what}{roles}", *cut)
 
 
 _QUOTE = re.compile(r"""(?<!\w)["'«„“‘`]""")

@@ -33,8 +33,9 @@ def run_psql(
 
 def pg_dump(url: str, *options: str) -> bytes:
     """A dump of the embedded server's own `pg_dump`, without what differs each time."""
+    key = [] if any(one.startswith("--format=") for one in options) else ["--restrict-key=keystone"]
     done = subprocess.run(
-        [find_binaries().root / "bin/pg_dump", "--restrict-key=keystone", *options, url],
+        [find_binaries().root / "bin/pg_dump", *key, *options, url],
         env=_environment(), capture_output=True, check=True, timeout=120,
     )  # fmt: skip
     return done.stdout

@@ -201,6 +201,8 @@ _NO_TABLE = 1146
 _DEFINES = frozenset({"create", "alter", "drop", "grant", "revoke", "set", "use", "lock", "unlock"})
 _OWN_WORDS = 1644
 _LOCAL_FILES = frozenset({1148, 3948, 4166})
+_NOT_IN_ENCODING = re.compile("Incorrect string value|Invalid utf8")
+_ENCODING = "If it is not UTF-8, save it as UTF-8, or let the file begin with a SET NAMES of what it is in."
 _LOST = frozenset({0, 2006, 2013, 1927, 4031, 1053, 1317})
 
 
@@ -249,7 +251,9 @@ class ClientScript:
                 f"{lines.at()}: the file ends within {problem}", "It was cut off, or a quote is missing."
             ) from None
         if rest is not None:
-            self._execute(rest, lines)
+            with lines.last_statement():
+                self._execute(rest, lines)
+        self.passed_over.end(lines)
 
     @property
     def _escapes(self) -> bool:
@@ -283,7 +287,8 @@ class ClientScript:
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
             message = mysql_message(error, statement)
             lost = bool(error.args) and error.args[0] in _LOST
-            raise ScriptError(f"{lines.at(statement.line)}: {statement.head}: {message}", lost=lost) from None
+            advice = _ENCODING if _NOT_IN_ENCODING.match(message) else ""
+            raise ScriptError(f"{lines.at(statement.line)}: {statement.head}: {message}", advice, lost=lost) from None
 
     def _send(self, statement: Statement) -> None:
         import pymysql

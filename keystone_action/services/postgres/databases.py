@@ -9,9 +9,11 @@ are no longer what stood there.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -33,6 +35,8 @@ _RESET_SETTINGS = f"DELETE FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noq
 _SCHEMAS = (
     "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
 )
+_UNLOGGED = {"log_min_messages": "log", "log_min_error_statement": "panic", "track_activities": "off"}
+"""Settings of a session, which only a superuser may give it."""
 MAINTENANCE = "keystone"
 """Our own database on a server of ours; agents can't connect to it."""
 PRISTINE = "template1"
@@ -265,6 +269,22 @@ class PostgresCellDatabase:
         if "{reader_password}" in text:
             names["reader_password"] = sql.Literal(scram_verifier(self.reader_password, private=True))
         admin.execute(sql.SQL(text).format(**names), prepare=False)
+
+    @contextmanager
+    def unlogged(self) -> Iterator[None]:
+        """Around sessions of the owner that load rows: the server's log, which may be kept, has nothing of what fails
+        in them, nor what they did when it crashed. Raises psycopg.Error."""
+        import psycopg
+
+        with self.server.admin() as admin:
+            for name, value in _UNLOGGED.items():
+                self._execute(admin, f"ALTER ROLE {{owner}} IN DATABASE {{database}} SET {name} = '{value}'")
+        try:
+            yield
+        finally:
+            with contextlib.suppress(psycopg.Error), self.server.admin() as admin:
+                for name in _UNLOGGED:
+                    self._execute(admin, f"ALTER ROLE {{owner}} IN DATABASE {{database}} RESET {name}")
 
     def owner_session(self) -> psycopg.Connection[Any]:
         """With the owner's rights, each statement its own transaction; `remember` is for when all have run. Raises

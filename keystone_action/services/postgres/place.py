@@ -103,7 +103,10 @@ class PostgresPlace(Place):
         """See Place."""
         import psycopg
 
-        run = PsqlScript(script, self.cell.owner_session, self._databases, self._lacking).run
+        def run() -> tuple[str, ...]:
+            with self.cell.unlogged():
+                return PsqlScript(script, self.cell.owner_session, self._databases, self._lacking).run()
+
         server = self.cell.server
         look = ServerLook(lambda: server.crashed, lambda: self._failure(server, CRASHED))
         return await run_script(self.name, script, run, [psycopg.Error], look)

@@ -97,7 +97,9 @@ class PsqlScript:
                 f"{lines.at()}: the file ends within {problem}", "It was cut off, or a quote or bracket is missing."
             ) from None
         if rest is not None:
-            self._execute(rest, lines)
+            with lines.last_statement():
+                self._execute(rest, lines)
+        self.passed_over.end(lines)
 
     @property
     def _standard_strings(self) -> bool:
@@ -171,7 +173,7 @@ class PsqlScript:
             return
         if file.startswith("'"):
             file = file[1:-1].replace("''", "'")
-        with lines.include(file) as further:
+        with lines.include(file, rows=True) as further:
             self._send(statement, lines, lambda: _whole(further), further)
 
     def _execute(self, statement: Statement, lines: ScriptLines) -> None:

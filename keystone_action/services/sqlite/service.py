@@ -216,7 +216,8 @@ class SqlitePlace(Place):
             said = _VALUES.sub("…", str(error))
             raise ServiceError(f"service {self.name} refused a fixture: {script.name}: {said}") from None
         except (PathProblem, OSError, ScriptError) as error:
-            raise ServiceError(f"service {self.name} refused a fixture: {error}") from None
+            advice = error.advice if isinstance(error, ScriptError) else ""
+            raise ServiceError(f"service {self.name} refused a fixture: {error}", help=advice) from None
         return ()
 
     def _run_script(self, script: str) -> None:
