@@ -225,3 +225,84 @@ def test_what_fails_in_a_fixture_is_not_in_the_servers_log(postgres: PostgresFor
     assert mark in printed
     assert SECRET not in printed
     cell.close()
+
+
+def test_an_owner_that_is_here_and_not_ours_is_passed_over_too(postgres: PostgresForTests) -> None:
+    """Such as `postgres`, which owns all in most dumps."""
+    cell, other = postgres.attach(), postgres.attach()
+    user = other.place.for_agent.user
+    text = f"CREATE TABLE t (a int);\nALTER TABLE public.t OWNER TO {user};\nINSERT INTO t VALUES (1);"
+    assert cell.run(SqlScript("sql", text=text)) == (f"fixture sql: passed over 1 changes of owner (not here: {user})",)
+    assert cell.agent().execute("SELECT a FROM t").fetchall() == [(1,)]
+    with pytest.raises(ServiceError, match=r"sql:1: ALTER TABLE pg_catalog\.pg_class"):
+        cell.run(SqlScript("sql", text="ALTER TABLE pg_catalog.pg_class OWNER TO CURRENT_USER;"))
+    cell.close()
+    other.close()
+
+
+OF_WHOLE_DATABASES = """DROP DATABASE IF EXISTS {0};
+CREATE DATABASE {0} WITH TEMPLATE = template0 ENCODING = 'UTF8';
+ALTER DATABASE {0} OWNER TO gone;
+\\connect {0}
+-- x
+COMMENT ON DATABASE {0} IS 'the shop';
+ALTER DATABASE {0} SET search_path TO 'app', 'public';
+REVOKE CONNECT,TEMPORARY ON DATABASE {0} FROM PUBLIC;
+CREATE TABLE t (a int);
+"""
+
+
+def test_a_dump_with_create_of_the_services_database_is_loaded_into_the_cells(postgres: PostgresForTests) -> None:
+    cell = postgres.attach()
+    assert cell.run(SqlScript("sql", text=OF_WHOLE_DATABASES.format("shop"))) == (
+        "fixture sql: passed over 2 statements that make or drop the database, 1 changes of owner (not here: gone)",
+    )
+    session = cell.agent()
+    (found,) = session.execute(
+        "SELECT shobj_description(oid, 'pg_database'), current_setting('search_path'), "
+        "to_regclass('public.t')::text FROM pg_database WHERE datname = current_database()"
+    )
+    assert found == ("the shop", "app, public", "t")
+    cell.close()
+
+
+@pytest.mark.parametrize("text", [OF_WHOLE_DATABASES.format("other"), "CREATE DATABASE other;", "\\connect other"])
+def test_one_of_another_database_says_what_to_do(postgres: PostgresForTests, text: str) -> None:
+    cell = postgres.attach()
+    with pytest.raises(ServiceError) as failure:
+        cell.run(SqlScript("sql", text=text.replace("DROP DATABASE IF EXISTS other;\n", "")))
+    assert "Dump one database, without --create, or let the service have its name (`env: {POSTGRES_DB: other}`)" in (
+        failure.value.help
+    )
+    with pytest.raises(ServiceError) as failure:
+        cell.run(SqlScript("sql", text="CREATE ROLE someone;"))
+    assert "dump one database with pg_dump, without roles" in failure.value.help
+    cell.close()
+
+
+def test_dumps_of_whole_databases_of_mysql_are_too(load_mysql: Load, mariadb: MariaDb, tmp_path: Path) -> None:
+    name, user, password = mariadb.make_database()
+    where = {"host": "127.0.0.1", "port": mariadb.port, "user": user, "password": password, "database": name}
+    file = tmp_path / "dump.sql"
+    file.write_text("CREATE TABLE t (a int); INSERT INTO t VALUES (1);")
+    assert run_mariadb(where, file).returncode == 0
+    file.write_bytes(mariadb_dump(where, "--add-drop-database", "--databases"))
+    assert b"CREATE DATABASE" in file.read_bytes()
+    assert b"DROP DATABASE" in file.read_bytes()
+    with pytest.raises(ServiceError) as failure:
+        load_mysql(file)
+    assert f"without --databases, or let the service have its name (`env: {{MYSQL_DATABASE: {name}}}`)" in (
+        failure.value.help
+    )
+    run = ClientScript(script(file), lambda: script_session(where), name, [name]).run
+    (notice,) = anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError])
+    assert notice == "fixture dump.sql: passed over 2 statements that make or drop the database"
+    file.write_text(
+        "ALTER DATABASE `shop` CHARACTER SET latin1;\nSET @@SESSION.SQL_LOG_BIN= 0;\nCREATE TABLE u (a text);"
+    )
+    run = ClientScript(script(file), lambda: script_session(where), name, [name, "shop"]).run
+    (notice,) = anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError])
+    assert notice == "fixture dump.sql: passed over 1 settings of replication"
+    with pymysql.connect(**where) as session, session.cursor() as cursor:
+        cursor.execute("SHOW CREATE TABLE u")
+        assert "latin1" in cursor.fetchall()[0][1]

@@ -179,7 +179,12 @@ _ENDS = {
     for quote in (b"'", b'"', b"`")
     for escape in (b"", b"\\")
 }
-_USE = re.compile(r"(?i)use\s+(?:`((?:[^`]|``)+)`|([^\s`;]+))\s*")
+_USE = re.compile(r"(?i)use\s+(`(?:[^`]|``)+`|[^\s`;]+)\s*")
+_OF_DATABASE = re.compile(
+    rb"""(?ix)\s*(?:/\*M?!\d*\s*)?(?:create|drop|alter)\s+(?:database|schema)\s+
+    (?:(?:/\*M?!\d*\s*)?if\s+(?:not\s+)?exists\s*(?:\*/)?\s*)?(`(?:[^`]|``)+`|[^\s`;*]+)"""
+)
+_OF_REPLICATION = re.compile(rb"(?i)\s*set\s+@@(?:global\.gtid_purged|session\.sql_log_bin)\b")
 _IS_VERSIONED = re.compile(rb"\s*/\*M?!\d*\s*")
 _DEFINER = re.compile(
     rb"""(?ix)
@@ -288,6 +293,13 @@ class ClientScript:
             message = mysql_message(error, statement)
             lost = bool(error.args) and error.args[0] in _LOST
             advice = _ENCODING if _NOT_IN_ENCODING.match(message) else ""
+            other = _USE.fullmatch(statement.plain) or _OF_DATABASE.match(statement.text)
+            if other is not None:
+                name = other[1] if isinstance(other[1], str) else other[1].decode("utf-8", "replace")
+                advice = (
+                    "Dump one database, without --databases, or let the service have its name"
+                    f" (`env: {{MYSQL_DATABASE: {_name(name)}}}`)."
+                )
             raise ScriptError(f"{lines.at(statement.line)}: {statement.head}: {message}", advice, lost=lost) from None
 
     def _send(self, statement: Statement) -> None:
@@ -295,8 +307,18 @@ class ClientScript:
 
         use = _USE.fullmatch(statement.plain) if statement.words[:1] == ("use",) else None
         if use is not None:
-            name = use[1].replace("``", "`") if use[1] else use[2]
+            name = _name(use[1])
             self._session.select_db(self.database if name in self.databases else name)
+            return
+        of_database = _OF_DATABASE.match(statement.text)
+        if of_database is not None and _name(of_database[1].decode("utf-8", "replace")) in self.databases:
+            if statement.words[:1] == ("alter",):  # it may have another name
+                own = self.database.replace("`", "``").encode()
+                self._query(
+                    statement.text[: of_database.start(1)] + b"`" + own + b"`" + statement.text[of_database.end(1) :]
+                )
+            else:
+                self.passed_over.add("statements that make or drop the database")
             return
         try:
             self._query(statement.text)
@@ -306,6 +328,8 @@ class ClientScript:
             if number in _NOT_ALLOWED and definer is not None:
                 self._query(definer["before"] + statement.text[definer.end() :])
                 self.passed_over.add("definers", definer["user"].decode("utf-8", "replace"))
+            elif number in _NOT_ALLOWED and _OF_REPLICATION.match(statement.text):
+                self.passed_over.add("settings of replication")
             elif number in _MISSING_ROLE and (right := _RIGHT.fullmatch(statement.plain)) is not None:
                 self.passed_over.add("rights", right[1])
             else:
@@ -316,6 +340,10 @@ class ClientScript:
             cursor.execute(text)
             while cursor.nextset():
                 pass
+
+
+def _name(text: str) -> str:
+    return text[1:-1].replace("``", "`") if text.startswith("`") else text
 
 
 def script_session(keywords: Mapping[str, Any]) -> Any:

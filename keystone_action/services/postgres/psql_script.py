@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.services.postgres.psql_splitter import PsqlCommand, StatementSplitter, arguments
@@ -37,6 +37,7 @@ _FIXED = {b"AUTOCOMMIT": b"on", b"SINGLELINE": b"off", b"ON_ERROR_ROLLBACK": b"o
 _UNSAFE = frozenset({"SJIS", "SHIFT_JIS_2004", "BIG5", "GBK", "UHC", "JOHAB", "GB18030"})
 """Encodings in which a byte that looks like a backslash or a quote may be part of a letter."""
 _MISSING_ROLE = "42704"
+_OF_OTHERS = ("must be able to SET ROLE", "must be member of role")
 _REFUSED = frozenset({"42501", "42704"})
 _NO_EXTENSION = frozenset({"0A000", "58P01"})
 _NOT_IN_ENCODING = "22021"
@@ -154,10 +155,15 @@ class PsqlScript:
         if (name != "-" and name not in self.databases) or any(word != "-" for word in words[1:]):
             raise ScriptError(
                 f"{lines.at()}: \\connect leads to another database or user, where nothing is run",
-                "Dump one database, without --create.",
+                self._advice_of(name if name != "-" else ""),
             )
         self._session.close()
         self._session = self.connect()
+
+    def _advice_of(self, database: str) -> str:
+        """What to do about a dump of another database than the service's."""
+        named = f", or let the service have its name (`env: {{POSTGRES_DB: {database}}}`)" if database else ""
+        return f"Dump one database, without --create{named}."
 
     def _copy_file(self, rest: bytes, lines: ScriptLines) -> None:
         found = _COPY.fullmatch(rest.decode("utf-8", "surrogateescape"))
@@ -180,6 +186,14 @@ class PsqlScript:
         if statement.words[:1] == ("copy",):
             self._send(statement, lines, lines.rows, lines)
             return
+        found = _OF_DATABASE.fullmatch(statement.text) if b"database" in statement.text.lower() else None
+        if found is not None and _name(found["name"].decode("utf-8", "replace")) in self.databases:
+            if statement.words[0] in ("create", "drop"):
+                self.passed_over.add("statements that make or drop the database")
+                return
+            # It may have another name.
+            own = b'"' + self._session.info.dbname.encode().replace(b'"', b'""') + b'"'
+            statement = replace(statement, text=found["before"] + own + found["after"])
         with self._named(statement, lines):
             if not self._spared(statement):
                 self._session.execute(statement.text, prepare=False)
@@ -237,7 +251,12 @@ class PsqlScript:
         else:
             place = lines.at(statement.line)
         advice = ""
-        if error.sqlstate in _NO_EXTENSION and statement.words[:2] == ("create", "extension"):
+        other = _OF_DATABASE.fullmatch(statement.text)
+        if other is not None and statement.words[0] in ("create", "drop"):
+            advice = self._advice_of(_name(other["name"].decode("utf-8", "replace")))
+        elif statement.words[:2] in (("create", "role"), ("create", "user"), ("alter", "role"), ("drop", "role")):
+            advice = "A fixture makes no roles: dump one database with pg_dump, without roles."
+        elif error.sqlstate in _NO_EXTENSION and statement.words[:2] == ("create", "extension"):
             advice = self.lacking
         elif error.sqlstate == _NOT_IN_ENCODING:
             advice = "Save the file as UTF-8, or let it begin with a SET client_encoding of what it is in."
@@ -268,6 +287,8 @@ class PsqlScript:
                 self.passed_over.add("comments on extensions")
             elif concerned is not None and _is_of_role(error) and (missing := self._missing(concerned[1])):
                 self.passed_over.add(concerned[0], *missing)
+            elif concerned is not None and str(error.diag.message_primary).startswith(_OF_OTHERS):
+                self.passed_over.add(concerned[0], *concerned[1])  # a superuser's, such as `postgres`
             else:
                 raise
         if within:
@@ -317,6 +338,17 @@ def _whole(lines: ScriptLines) -> Iterator[bytes]:
             yield b"".join(kept)
             kept.clear()
     yield b"".join(kept)
+
+
+_OF_DATABASE = re.compile(
+    rb"""(?ix)(?P<before>(?:\s|--[^\n]*)*
+    (?:(?:create|drop|alter|comment\s+on)\s+|(?:grant|revoke)\s[\w\s,]{1,99}\son\s+)database\s+(?:if\s+exists\s+)?)
+    (?P<name>"(?:[^"]|"")+"|[\w$\x80-\xff]+)(?P<after>(?:\s[\s\S]*)?)"""
+)
+
+
+def _name(text: str) -> str:
+    return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()
 
 
 _OPENS = re.compile(r"[()]")
