@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks.cancelling import cancelling
 from benchmarks.container_cells import container_cells
 from benchmarks.containers import containers
+from benchmarks.dumps import dumps
 from benchmarks.gateway import gateway
 from benchmarks.image import image
 from benchmarks.measure import IDLE, KEYSTONE, TRIVIAL, Row, Sample, command, interleaved, spawns, write_start
@@ -102,6 +103,7 @@ def main() -> int:
             "services": lambda rounds: containers(max(3, rounds // 2)),
             "postgres-writes": lambda rounds: postgres_writes(max(3, rounds // 2)),
             "mysql-writes": lambda rounds: mysql_writes(max(3, rounds // 2)),
+            "dumps": lambda rounds: dumps(max(3, rounds // 2)),
             "image": image,
             "container-cells": lambda rounds: container_cells(max(3, rounds // 2)),
             "gateway": lambda rounds: gateway(max(3, rounds // 2)),
