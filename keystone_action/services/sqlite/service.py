@@ -214,7 +214,10 @@ class SqlitePlace(Place):
             await anyio.to_thread.run_sync(lambda: self._run_script(script.read_text()))
         except (sqlite3.Error, sqlite3.Warning) as error:
             said = _VALUES.sub("…", str(error))
-            raise ServiceError(f"service {self.name} refused a fixture: {script.name}: {said}") from None
+            advice = (
+                "A script opens no further file: not by ATTACH, and not by VACUUM INTO." if "authorized" in said else ""
+            )
+            raise ServiceError(f"service {self.name} refused a fixture: {script.name}: {said}", help=advice) from None
         except (PathProblem, OSError, ScriptError) as error:
             advice = error.advice if isinstance(error, ScriptError) else ""
             raise ServiceError(f"service {self.name} refused a fixture: {error}", help=advice) from None
@@ -249,9 +252,20 @@ class SqlitePlace(Place):
             self._watched.settle()
 
 
+def _allow(action: int, first: str | None, _second: str | None, *_others: str | None) -> int:
+    """What a script may do: all but open a further file of this machine."""
+    opens = action == sqlite3.SQLITE_ATTACH and first not in ("", ":memory:")
+    moves = action == sqlite3.SQLITE_PRAGMA and str(first).lower() in _OF_FOLDERS
+    return sqlite3.SQLITE_DENY if opens or moves else sqlite3.SQLITE_OK
+
+
+_OF_FOLDERS = ("temp_store_directory", "data_store_directory")
+
+
 def _execute(file: Path, script: str) -> None:
     connection = sqlite3.connect(file, isolation_level=None)
     try:
+        connection.set_authorizer(_allow)
         connection.executescript(script)
         # One file holds everything: a log left open (`PRAGMA journal_mode = WAL`) is folded in.
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
