@@ -135,6 +135,7 @@ def _embedded(
         {
             "type": "postgres",
             "name": "db",
+            "ready_timeout": "240s",
             "env": {"POSTGRES_USER": "app", "POSTGRES_PASSWORD": "s3cret/@:", "POSTGRES_DB": "shop"},
         }
     )

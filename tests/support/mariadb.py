@@ -21,7 +21,8 @@ from support.places import in_memory
 
 SERVER = shutil.which("mariadbd", path="/usr/sbin:/usr/local/sbin:/usr/bin") or "/usr/sbin/mariadbd"
 INSTALL = shutil.which("mariadb-install-db") or "/usr/bin/mariadb-install-db"
-_READY_SECONDS = 60.0
+_READY_SECONDS = 240.0
+_ATTEMPTS = 5
 _IN_MEMORY = ("--innodb-flush-method=nosync", "--innodb-use-native-aio=0", "--innodb-log-file-size=8M")
 """Nothing has to survive a crash; not every file system in memory can write as those on disks do."""
 
@@ -83,39 +84,46 @@ def running_mariadb() -> Iterator[MariaDb]:
             f"CREATE USER tester@'%' IDENTIFIED BY '{password}';\nGRANT ALL ON *.* TO tester@'%' WITH GRANT OPTION;\n"
         )
         start.chmod(0o644)
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            port = listener.getsockname()[1]
-        log = (directory / "log").open("wb")
-        server = subprocess.Popen(
-            [
-                SERVER, *options, f"--port={port}", "--bind-address=127.0.0.1", f"--socket={directory / 'socket'}",
-                f"--pid-file={directory / 'pid'}", f"--init-file={start}", "--innodb-flush-log-at-trx-commit=0",
-                "--innodb-buffer-pool-size=16M", "--skip-name-resolve", "--skip-log-bin",
-            ],
-            stdout=log,
-            stderr=log,
-        )  # fmt: skip
-        try:
-            found = MariaDb(port, password)
-            _wait(found, server, directory / "log")
-            yield found
-        finally:
-            server.kill()
-            server.wait()
-            log.close()
+        log = directory / "log"
+        for attempt in range(1, _ATTEMPTS + 1):
+            with socket.socket() as listener:
+                listener.bind(("127.0.0.1", 0))
+                port = listener.getsockname()[1]
+            with log.open("wb") as output:
+                server = subprocess.Popen(
+                    [
+                        SERVER, *options, f"--port={port}", "--bind-address=127.0.0.1",
+                        f"--socket={directory / 'socket'}", f"--pid-file={directory / 'pid'}",
+                        f"--init-file={start}", "--innodb-flush-log-at-trx-commit=0",
+                        "--innodb-buffer-pool-size=16M", "--skip-name-resolve", "--skip-log-bin",
+                    ],
+                    stdout=output,
+                    stderr=output,
+                )  # fmt: skip
+            try:
+                found = MariaDb(port, password)
+                if not _answers(found, server):
+                    # Somebody took the port between our look and the server's; anything else is a failure.
+                    if attempt < _ATTEMPTS and "in use" in log.read_text(errors="replace"):
+                        continue
+                    raise RuntimeError(f"MariaDB did not start: {log.read_text(errors='replace')[-2000:]}")
+                yield found
+                break
+            finally:
+                server.kill()
+                server.wait()
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _wait(found: MariaDb, server: subprocess.Popen[bytes], log: Path) -> None:
+def _answers(found: MariaDb, server: subprocess.Popen[bytes]) -> bool:
+    """Waits until it lets us in; False where it has ended, or does not within the limit."""
     deadline = time.monotonic() + _READY_SECONDS
-    while True:
+    while server.poll() is None and time.monotonic() < deadline:
         try:
-            found.connect(connect_timeout=2).close()
-        except pymysql.err.OperationalError:
-            if server.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"MariaDB did not start: {log.read_text(errors='replace')[-2000:]}") from None
+            found.connect(connect_timeout=10).close()
+        except (pymysql.err.MySQLError, OSError):
             time.sleep(0.05)
         else:
-            return
+            return server.poll() is None
+    return False
