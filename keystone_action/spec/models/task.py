@@ -168,8 +168,11 @@ class SqlFixture(StrictModel):
     Example: `CREATE TABLE customers (id integer, name text)`
     """
     file: Annotated[str, AuthorPath("file", withheld=False)] | None = None
-    """A file with the statements, relative to the spec, of any size: a dump of `pg_dump` (plain), `mysqldump` or
-    `mariadb-dump`, too.
+    """A file with the statements, relative to the spec, of any size: a dump of `pg_dump --format=plain`, `mysqldump` or
+    `mariadb-dump` of one database, too. Owners and rights of roles that are not there are passed over, and a notice
+    counts them. Where it makes, drops or changes the database that the service's `env` names, or uses or connects to
+    it, the cell's own is meant. Commands of the clients that run programs or open other files than scripts below the
+    spec's folder are errors.
 
     Example: `schema.sql`
     """
