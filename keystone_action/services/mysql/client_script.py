@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from keystone_action.services.sql_script import (
@@ -22,7 +23,7 @@ from keystone_action.services.sql_script import (
     without_values,
 )
 
-_WORDS_KEPT = 4
+_WORDS_KEPT = 1
 _CLIENT = (
     "charset clear connect edit ego exit go help nopager notee nowarning pager print prompt query_attributes quit"
     " rehash resetconnection sandbox ssl_session_data_print status system tee warnings"
@@ -86,6 +87,9 @@ class ClientSplitter:
                 if (named := _NAMED.match(line, at)) is not None and named[1].lower() == b"delimiter":
                     yield ClientCommand("delimiter", named[2])
                     return
+            elif self._words and (plain := _plain(self.delimiter, self.escapes).match(line, at)):
+                self._parts.append(plain[0])
+                at = plain.end()
             else:
                 found = _TOKEN.match(line, at)
                 assert found is not None
@@ -172,6 +176,19 @@ class ClientSplitter:
         text, words, begun = b"".join(self._parts).strip(), tuple(self._words), self._begun
         self._parts, self._words, self._begun = [], [], False
         return Statement(text, self._line, words) if begun else None
+
+
+@lru_cache(maxsize=16)
+def _plain(delimiter: bytes, escapes: bool) -> re.Pattern[bytes]:
+    """Of a statement that has begun: all up to what may be a comment, the delimiter, a command or a text that does not
+    end in this line. A line of a dump may have a million values."""
+    first = delimiter[:1]
+    texts = [
+        quote + (rb"(?:[^%b\\]++|\\[\s\S])*+" if escapes and quote != b"`" else b"[^%b]*+") % quote + quote
+        for quote in (b"'", b'"', b"`")
+        if quote != first
+    ]
+    return re.compile(rb"(?:[^'\"`\\#/*%b-]++|%b)++" % (re.escape(first), b"|".join(texts)))
 
 
 _ENDS = {
