@@ -53,7 +53,7 @@ async def run_http(agent: HttpAgent, sandbox: Sandbox, task: AgentCall) -> Agent
     """Ask it, and read its answer. Raises HarnessError where that is not the agent's fault."""
     target, request = _request(agent, task)
     started = time.monotonic()
-    limit = agent.timeout if task.timeout is None else min(agent.timeout, task.timeout)
+    limit = agent.timeout
     reached = asyncio.Event()
     asking = asyncio.ensure_future(_ask(sandbox, target, request, reached))
     stopping = asyncio.ensure_future(task.stop.wait()) if task.stop is not None else None

@@ -242,8 +242,6 @@ class AgentCall:
     """Where the agent's own code is, as the sandbox sees it."""
     context: Mapping[str, Any] | None = field(default_factory=dict)
     """JSON values that a `python` agent gets beside the prompt; None where it gets none."""
-    timeout: float | None = None
-    """Seconds left for the cell; None = no limit but the agent's own."""
     private: Path | None = None
     """A directory of ours for output that is too long for our memory. With None only the beginning and the end are
     kept, and a longer output can't be judged."""
@@ -282,11 +280,10 @@ class AgentCall:
         """The agent's command with everything that all agents have in common."""
         if stdin is None:
             stdin = prompt_bytes(self.prompt) if agent.stdin == "prompt" else b""
-        timeout = agent.timeout if self.timeout is None else min(agent.timeout, self.timeout)
         return Command(
             tuple(argv),
             env=self.environment,
-            timeout=timeout,
+            timeout=agent.timeout,
             stdin=stdin,
             stdout_to=self._stream_file(STDOUT, transcript=self.transcript),
             stderr_to=self._stream_file(STDERR),

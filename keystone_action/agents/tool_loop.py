@@ -88,10 +88,9 @@ class _Loop:
     async def run(self, model: LoopModel) -> AgentRun:
         """To its end, its time limit, or the end of its budget."""
         task, started = self._task, time.monotonic()
-        seconds = self._agent.timeout if task.timeout is None else min(self._agent.timeout, task.timeout)
         clock = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(self._agent.timeout) as limit:
 
                 async def end() -> None:
                     limit.reschedule(clock.time())

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jinja2 import BytecodeCache, Environment
 
 SHARED_FILTERS: Mapping[str, Callable[..., Any]] = {
+    "asked": view.asked,
     "came_to_cells": view.came_to_cells,
     "cost": facts.cell_cost,
     "coverage": facts.coverage,

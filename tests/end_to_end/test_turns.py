@@ -66,6 +66,10 @@ def test_a_command_runs_once_a_turn_with_its_text_and_its_home(tmp_path: Path) -
         "1: Begin Begin Begin Begin\nsince 1\n2: Go on 0 Go on 0 Go on 0 Go on 0\nsince 12\n"
     )
     assert "2 of its processes outlived it" in cell["agent"]["note"]
+    assert cell["prompts"] == ["Begin", "Go on 0"]
+    page, summary = [(called.output / name).read_text("utf-8") for name in ("report.html", "summary.md")]
+    assert "Turn 2:\n\n```text\nGo on 0\n```" in summary
+    assert '"asked":[["Prompt","Begin"],["Turn 2","Go on 0"]]' in page
     seen = [event for event in events(called) if event["type"] == "process"]
     assert {event["turn"] for event in seen} == {1, 2}
     assert (called.output / "cells" / cell["id"] / "agent.stdout").read_text() == cell["agent"]["output"]
@@ -113,6 +117,15 @@ def test_the_time_limit_is_of_each_turn(tmp_path: Path) -> None:
     (cell,) = called.cells
     assert cell["agent"]["timed_out"] is True
     assert cell["agent"]["failure"] == "the conversation ended with turn 2 of 3"
+
+
+def test_the_limit_of_the_cell_holds_all_turns_and_its_error_says_which_one_it_met(tmp_path: Path) -> None:
+    agent = {"type": "command", "command": 'echo "$KEYSTONE_TURN"; test "$KEYSTONE_TURN" = 1 || sleep 60'}
+    called = talk(tmp_path, agent, ["two", "three"], resources={"timeout": 8})
+    (cell,) = called.cells
+    assert (called.code, cell["verdict"]) == (3, "error"), called.out
+    assert cell["error"] == "the cell took longer than resources.timeout (8 s); it was in: agent, turn 2"
+    assert cell["prompts"] == ["Begin", "two", "three"]
 
 
 def test_an_agent_that_takes_its_own_program_away_has_failed(tmp_path: Path) -> None:

@@ -66,6 +66,7 @@ def gate_failure() -> RunResult:
         composite=0.0,
         reason="gate tests_pass scored 0.00, and a gate needs 1.00",
         agent=replace(AGENT, exit_code=1, output="Traceback (most recent call last):\n  boom\n"),
+        prompts=("Make the tests pass.\nDon't change them.", "Now say what was wrong."),
     )
     return run(
         spec(
@@ -287,6 +288,7 @@ def hostile() -> RunResult:
         agent=AgentResult(1, timed_out=False, duration_s=1.0, output=HOSTILE, note=HOSTILE, stderr=HOSTILE),
         forbidden=(ForbiddenResult(HOSTILE, violated=True, details=HOSTILE),),
         notices=(HOSTILE,),
+        prompts=(HOSTILE, HOSTILE),
     )
     group = GroupResult(HOSTILE, {"x|y": HOSTILE}, "flaky", 0.5, 1, 2, HOSTILE)
     twin = cell(HOSTILE, check("a", message=HOSTILE))

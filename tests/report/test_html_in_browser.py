@@ -152,7 +152,7 @@ def test_every_sample_opens_on_a_phone_without_scrolling_sideways(opened: Open, 
 
 def test_the_only_cell_of_a_run_is_shown_at_once(opened: Open, tmp_path: Path) -> None:
     page = opened(written(SAMPLES["gate_failure"](), tmp_path))
-    assert page.locator("#explorer h2").all_inner_texts() == ["Checks", "Agent"]
+    assert page.locator("#explorer h2").all_inner_texts() == ["Checks", "What it was asked", "Agent"]
     assert not page.locator(".invariants").is_visible(), "the checks are listed once"
 
 

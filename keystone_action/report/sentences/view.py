@@ -32,6 +32,7 @@ MAX_NOTES = 20
 MAX_GROUPS = 50
 MAX_PASSED = 200
 MAX_OPEN = 3
+MAX_TURNS = 10
 _WORST_FIRST = VERDICT_RANK
 
 
@@ -358,6 +359,14 @@ def last_words(agent: AgentResult) -> list[tuple[str, str]]:
     if not agent.ended_well or not agent.output.strip():
         found.append(("Its stderr", agent.stderr))
     return [(title, text) for title, text in found if text.strip()]
+
+
+def asked(prompts: Sequence[str]) -> list[tuple[str, str]]:
+    """What an agent was to be told, as (title, text), the first MAX_TURNS."""
+    more = [(f"Turn {number}", text) for number, text in enumerate(prompts[1:MAX_TURNS], 2)]
+    if len(prompts) > MAX_TURNS:
+        more.append(("More", f"{words.count(len(prompts) - MAX_TURNS, 'more turn')} in results.json"))
+    return [("Prompt", text) for text in prompts[:1]] + more
 
 
 def parameters(params: dict[str, Any]) -> str:

@@ -69,7 +69,7 @@ async def run_cell(cell: Cell, run: StartedRun) -> Attempt:
     try:
         result = await within(limit, lambda: _live(running))
     except LimitReached:
-        message = f"the cell took longer than resources.timeout ({limit:g} s); it was in: {progress.phase}"
+        message = f"the cell took longer than resources.timeout ({limit:g} s); it was in: {progress.place}"
         result = broken_result(running, message)
     except KeystoneError as error:
         result = broken_result(running, error.sentences)
@@ -188,6 +188,7 @@ async def _converse(prepared: Prepared, agent: AgentBase, expressions: Expressio
         turn = len(earlier) + 1
         own = private / f"turn-{turn}"
         own.mkdir()
+        running.progress.begin_turn(turn)
         if turn == 1:
             return await call_agent(agent, prepared.opened.sandbox, replace(first, private=own))
         said = await anyio.to_thread.run_sync(_say, prepared, expressions, text, turn)

@@ -30,7 +30,7 @@ from keystone_action.runner.started_run import run_shielded
 from keystone_action.sandbox.processes.sandboxes import explain_unenforced
 from keystone_action.spec.expressions import escaped, interpolate
 from keystone_action.spec.limits import HIDDEN_VARIABLES
-from keystone_action.spec.models.agents import HttpAgent, PresetAgent
+from keystone_action.spec.models.agents import HttpAgent, NoneAgent, PresetAgent
 
 if TYPE_CHECKING:
     from keystone_action.files.snapshot import Snapshot
@@ -92,13 +92,15 @@ async def _prepare(running: RunningCell, stack: AsyncExitStack) -> Prepared:
     connections, expressions = await connect_cell(running, expressions, stack)
     prompt = _prompt(running, expressions)
     expressions = expressions.knowing(task={**expressions.names["task"], "prompt": prompt})
+    turns = tuple(expressions.fill(text) for text in running.spec.task.turns)
+    if prompt and not isinstance(running.cell.agent, NoneAgent):
+        progress.ask((prompt, *turns))
     progress.enter("fixtures")
     await _lay_out_fixtures(running, expressions, connections)
     progress.enter("setup")
     # The address of one that is a service is known once that was started (`run_agent`).
     is_service = connections.start_agent is not None
     agent = running.cell.agent if is_service else fill_agent(running, expressions)
-    turns = tuple(expressions.fill(text) for text in running.spec.task.turns)
     inputs = write_inputs(running.roots.task, prompt, agent, loaded.library)
     task = AgentTask(agent, prompt, inputs, code, turns)
     opened = await open_sandbox(running, task, expressions, connections, images, stack)

@@ -68,6 +68,9 @@ class CellFindings:
     models: Callable[[], ModelEvidence | None] = _no_models
     """What passed the gateway until now; None for a cell without one."""
 
+    prompts: tuple[str, ...] = ()
+    """The prompt and the further turns; empty before they are known."""
+
     agent: AgentRun | None = None
     """None before the agent's end."""
 
@@ -82,7 +85,7 @@ class CellProgress:
 
     def __init__(self, cell_id: str, progress: Progress, *, verbose: bool) -> None:
         self._cell_id, self._progress, self._verbose = cell_id, progress, verbose
-        self._phase = "start"
+        self._phase, self._turn = "start", 0
         self._rerun: Rerun = "as_asked"
         self._notices: list[str] = []
         self._found = CellFindings()
@@ -92,6 +95,11 @@ class CellProgress:
     def phase(self) -> str:
         """Where it is: workspace, services, fixtures, setup, agent, checks."""
         return self._phase
+
+    @property
+    def place(self) -> str:
+        """The phase, and the turn of a conversation that is under way."""
+        return f"{self._phase}, turn {self._turn}" if self._turn and self._phase == "agent" else self._phase
 
     @property
     def rerun(self) -> Rerun:
@@ -111,7 +119,12 @@ class CellProgress:
     def enter(self, phase: str) -> None:
         """Go on to the next phase."""
         self._phase = phase
-        self._progress.phase(self._cell_id, phase)
+        self._progress.phase(self._cell_id, self.place)
+
+    def begin_turn(self, turn: int) -> None:
+        """The agent's next turn, counted from 1."""
+        self._turn = turn
+        self._progress.phase(self._cell_id, self.place)
 
     def tell(self, message: str) -> None:
         """Say what the cell does, to those who asked for all of it."""
@@ -125,6 +138,10 @@ class CellProgress:
     def allow_rerun(self, rerun: Rerun) -> None:
         """From here on an error is of this kind."""
         self._rerun = rerun
+
+    def ask(self, prompts: Sequence[str]) -> None:
+        """The prompt and the further turns are known."""
+        self._found = replace(self._found, prompts=tuple(prompts))
 
     def open_models(self, models: Callable[[], ModelEvidence | None]) -> None:
         """The cell has a gateway; `models` says what has passed it so far."""
@@ -244,6 +261,8 @@ OUTPUT_LIMIT = 64 * 1024
 """Characters of an agent's output that results.json holds; the whole is in agent.stdout."""
 STDERR_LIMIT = 16 * 1024
 """Characters of its stderr that results.json holds; the whole is in agent.stderr."""
+PROMPT_LIMIT = 8 * 1024
+"""Characters of the prompt, and of each further turn, that results.json holds."""
 
 
 class CellFiles:

@@ -67,6 +67,9 @@ function foundValue(value) {
 
 function evidence(details) {
   const found = [];
+  if (details.asked.length) {
+    found.push(section("What it was asked", ...details.asked.flatMap(([title, text]) => [make("p", {}, `${title}:`), block(text, title)])));
+  }
   if (details.agent) {
     found.push(section("Agent", make("p", {}, details.agent.ended),
       ...details.agent.printed.flatMap(([title, text]) => [make("p", {}, `${title}:`), block(text, title)])));
