@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,63 @@ def test_a_later_turn_names_its_session_and_no_argument_is_left_open(prompt: Pat
     assert "the-id" not in " ".join(alone)
     for argv in (alone, first, later):
         assert "${" not in " ".join(argv).replace("${name}", "")
+
+
+SESSIONS: Mapping[str, Sequence[str]] = {
+    "claude-code": (".claude/projects/-w/a b\n.jsonl", ".claude/todos/one.json"),
+    "codex": (".codex/sessions/2026/11/29/rollout.jsonl",),
+    "gemini": (
+        ".gemini/projects.json",
+        ".gemini/tmp/one/.project_root",
+        ".gemini/tmp/one/chats/a b.jsonl",
+        ".gemini/tmp/one/tool-outputs/session-1/long.txt",
+        ".gemini/tmp/two/chats/c.jsonl",
+    ),
+    "opencode": (".local/share/opencode/opencode.db", ".local/share/opencode/opencode.db-wal"),
+    "aider": ("chat.md",),
+}
+PLANTED: Mapping[str, Sequence[str]] = {
+    "claude-code": (".claude.json", ".claude/settings.json", ".claude/skills/a b/SKILL.md", ".node_modules/sharp.js"),
+    "codex": (".codex/config.toml", ".codex/AGENTS.md", ".agents/skills/a/SKILL.md", ".node_libraries/a.js"),
+    "gemini": (
+        ".gemini/settings.json",
+        ".gemini/tmp/bin/rg",
+        ".gemini/tmp/one/memory/MEMORY.md",
+        ".gemini/tmp/one/memory/skills/a/SKILL.md",
+        ".env",
+    ),
+    "opencode": (".config/opencode/plugin/p.js", ".local/share/opencode/auth.json", ".local/share/opencode/bin/rg"),
+    "aider": (".aider.conf.yml", ".env", ".keystone-model.yml"),
+}
+
+
+@pytest.mark.parametrize("kind", SESSIONS)
+def test_between_two_turns_the_settings_below_home_go_and_the_sessions_stay(tmp_path: Path, kind: str) -> None:
+    talk = load_preset(kind).conversation
+    assert talk is not None
+    kept = {*SESSIONS[kind], "notes", ".config/mine/notes"}
+    for name in (*kept, *PLANTED[kind], ".keystone-sessions/x"):
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(name)
+    for _ in range(2):
+        subprocess.run(["sh", "-c", talk.clean_up(load_preset(kind).files)], env={"HOME": str(tmp_path)}, check=True)
+        found = {str(path.relative_to(tmp_path)): path.read_text() for path in tmp_path.rglob("*") if path.is_file()}
+        assert found == {name: name for name in kept}
+
+
+@pytest.mark.parametrize(("place", "expected"), [("home", ""), ("elsewhere", "1")])
+def test_modules_of_home_are_aider_s_only_where_it_is_installed_there(
+    tmp_path: Path, prompt: Path, place: str, expected: str
+) -> None:
+    program = tmp_path / place / "aider"
+    program.parent.mkdir()
+    program.write_text('#!/bin/sh\nprintf %s "$PYTHONNOUSERSITE"\n')
+    program.chmod(0o755)
+    argv = command(prompt, "aider", binary=str(program)).argv
+    environment = {"HOME": str(tmp_path / "home"), "KEYSTONE_PROMPT_FILE": str(prompt), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(argv, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout == expected
 
 
 @pytest.mark.parametrize("kind", PRESET_TYPES)

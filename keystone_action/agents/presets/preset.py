@@ -114,6 +114,13 @@ class McpServers(StrictModel):
         return json.dumps({**json.loads(text), self.key: self.told(urls)}) if urls else text
 
 
+# From one folder to the same place below another one. A glob that matches nothing stands for itself.
+_MOVE = (
+    'move() { from=$1 to=$2; shift 2; for one; do test -e "$one" || continue; name=${one#"$from"/}; '
+    'mkdir -p "$to/${name%/*}" && mv "$one" "$to/$name" || return; done; }'
+)
+
+
 class Resumption(StrictModel):
     """How the program goes on with what was said before, in a process of its own for each turn."""
 
@@ -131,7 +138,7 @@ class Resumption(StrictModel):
     """What it reads as its settings below HOME: removed before each later turn, and then given anew, so that nothing
     counts that an agent wrote there."""
     kept: Annotated[tuple[str, ...], Field(strict=False)] = ()
-    """Of that, the folders and files of its sessions, which stay. The last name may be a glob."""
+    """Of that, the folders and files of its sessions, which stay: each below a folder. Their names may be globs."""
 
     def session_of(self, stdout: str) -> str:
         """The id that it printed; empty where it printed none."""
@@ -141,22 +148,17 @@ class Resumption(StrictModel):
     def clean_up(self, files: Iterable[str]) -> str:
         """A command of the shell that removes the settings, and nothing else. It fails where an agent saw to it that
         they can't be removed. files: of ours below HOME, which are among them."""
-        away = "$HOME/.keystone-sessions"
-        lines = [f'rm -rf "{away}" && mkdir "{away}"']
-        for number, place in enumerate(self.kept):
-            # A glob that matches nothing stands for itself.
-            lines.append(
-                f'mkdir "{away}/{number}" && for one in "$HOME"/{place}; do '
-                f'test ! -e "$one" || mv "$one" "{away}/{number}/" || exit; done'
-            )
-        lines.append("rm -rf " + " ".join(f'"$HOME/{place}"' for place in (*self.settings, *files)))
-        for number, place in enumerate(self.kept):
-            folder = f"$HOME/{place}".rpartition("/")[0]
-            lines.append(
-                f'mkdir -p "{folder}" && for one in "{away}/{number}"/*; do '
-                f'test ! -e "$one" || mv "$one" "{folder}/" || exit; done'
-            )
-        return " && ".join([*lines, f'rm -rf "{away}"'])
+        away = '"$HOME/.keystone-sessions"'
+        lines = [
+            f"rm -rf {away}",
+            f"mkdir {away}",
+            _MOVE,
+            " ".join([f'move "$HOME" {away}', *(f'"$HOME"/{place}' for place in self.kept)]),
+            "rm -rf " + " ".join(f'"$HOME/{place}"' for place in (*self.settings, *files)),
+            " ".join([f'move {away} "$HOME"', *(f"{away}/{place}" for place in self.kept)]),
+            f"rm -rf {away}",
+        ]
+        return " && ".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
