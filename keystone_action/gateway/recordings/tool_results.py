@@ -7,7 +7,7 @@ Only in results of tools: in a prompt such a number may be the very thing that w
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -156,6 +156,7 @@ class _Order:
 
     def __init__(self) -> None:
         self._ranks: dict[str, list[int]] = defaultdict(list)
+        self._taken: Counter[str] = Counter()
         self._made = 0
         self._ended: list[tuple[tuple[int, int | None], Any, int]] = []
 
@@ -169,8 +170,8 @@ class _Order:
         """A result has come."""
         for name in names:
             if ranks := self._ranks.get(name):
-                rank = ranks.pop(0) if len(ranks) > 1 else ranks[0]
-                self._ended.append((place, part, rank))
+                self._ended.append((place, part, ranks[min(self._taken[name], len(ranks) - 1)]))
+                self._taken[name] += 1
                 return
 
     def settle(self, messages: list[Any]) -> None:
@@ -185,6 +186,10 @@ class _Order:
             parts[part_number] = part
             messages[number] = {**messages[number], name: parts}
         self._ended.clear()
+        # Where calls have no ids, a tool that is called again later has new results.
+        for name, count in self._taken.items():
+            del self._ranks[name][:count]
+        self._taken.clear()
 
 
 def _calls_of(message: dict[str, Any]) -> Iterator[list[str]]:

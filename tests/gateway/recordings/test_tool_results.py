@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -123,6 +124,31 @@ def test_results_of_one_tool_without_ids_keep_their_order() -> None:
         part["functionResponse"]["response"] = {"number": number}
     said = [part["functionResponse"]["response"]["number"] for part in with_results_in_order(told)[1]["parts"]]
     assert said == [1, 0, 2]
+
+
+@pytest.mark.parametrize("has_ids", [False, True])
+def test_gemini_s_results_of_later_turns_stand_in_the_order_of_their_own_calls(has_ids: bool) -> None:
+    """The same tools in each of three turns, by their names alone or with ids that begin anew in each turn."""
+
+    def told(*arrivals: Sequence[int]) -> list[Any]:
+        found: list[Any] = []
+        for turn, arrived in enumerate(arrivals, 1):
+            names = ["f", "g", "f"][:turn] if turn < 3 else ["g", "f", "g"]
+            ids = [{"id": f"call_{number}"} if has_ids else {} for number in range(len(names))]
+            calls = [{"functionCall": {"name": name, **one}} for name, one in zip(names, ids, strict=True)]
+            results = [
+                {"functionResponse": {"name": names[place], **ids[place], "response": {"output": f"{turn} {place}"}}}
+                for place in arrived
+            ]
+            found += [{"role": "user", "parts": [{"text": "go on"}]}, {"role": "model", "parts": calls}]
+            found.append({"role": "user", "parts": results})
+        return found
+
+    expected = told([0], [0, 1], [0, 1, 2])
+    for second in itertools.permutations(range(2)):
+        for third in itertools.permutations(range(3)):
+            if has_ids or third.index(0) < third.index(2):  # which of two results of one tool came first is not known
+                assert with_results_in_order(told([0], second, third)) == expected
 
 
 def test_requests_whose_results_came_in_another_order_have_one_key() -> None:
