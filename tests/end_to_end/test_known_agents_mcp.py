@@ -14,7 +14,7 @@ from support.agent_clients import CLIENTS, Client, image_with, installed
 from support.command_line import Called
 from support.images import BASE
 from support.model_agents import REAL_KEY, run, trace_events
-from support.replayed_agents import Project
+from support.replayed_agents import Project, require_equal_turns
 from support.scripted_models import ScriptedModel, Turn
 from support.scripted_provider import provider
 
@@ -96,6 +96,43 @@ def require_recorded_and_replayed(folder: Path, client: Client, base: str = "") 
 @pytest.mark.parametrize("kind", TOOL)
 def test_it_asks_the_mock_recorded_and_replayed(tmp_path: Path, kind: str) -> None:
     require_recorded_and_replayed(tmp_path, CLIENTS[kind])
+
+
+@dataclass
+class LastingModel(ScriptedModel):
+    """In each of three turns it asks the desk for one more order, and writes down that it did."""
+
+    client: Client = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.turns = [
+            turn
+            for number in (7, 8, 9)
+            for turn in (
+                Turn(calls=[(TOOL[self.client.kind], {"id": number})]),
+                self.client.runs(f"echo {number} >> hello.txt"),
+                Turn(text=f"Asked for {number}."),
+            )
+        ]
+
+
+@pytest.mark.parametrize("kind", ["claude-code", "codex"])
+def test_it_asks_the_mock_in_three_turns_recorded_and_replayed(tmp_path: Path, kind: str) -> None:
+    project = Project(tmp_path / "here" / "project", CLIENTS[kind])
+    invariants: Any = {
+        "written": {"check": {"type": "file_content", "path": "hello.txt", "pattern": "^7\n8\n9\n$"}},
+        "asked": {"check": {**ASKED["check"], "assertions": [{"field": "call_count", "equals": 3}]}},
+    }
+    task = {"prompt": "Write hello.txt.", "turns": ["And the next one.", "And the last one."]}
+    project.write(task=task, services=[DESK], invariants=invariants)
+    first = project.record(LastingModel)
+    (log,) = first.output.glob("cells/*/audit.jsonl")
+    lines = [json.loads(line) for line in log.read_text("utf-8").splitlines()]
+    calls = [(one["turn"], one["details"]) for one in lines if one["type"] == "mcp_call"]
+    assert [(turn, told["arguments"], told["result"]) for turn, told in calls] == [
+        (turn, {"id": number}, f"order {number} is paid") for turn, number in enumerate((7, 8, 9), 1)
+    ]
+    require_equal_turns(kind, first, project.elsewhere(tmp_path / "another" / "place" / "clone"))
 
 
 @pytest.mark.docker

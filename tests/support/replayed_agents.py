@@ -128,9 +128,13 @@ class ConversationModel(ScriptedModel):
         ]
 
     def answer(self, asked: Asked) -> Any:
-        """See ScriptedModel. A client without tools asks for what it was told, and for messages of commits."""
-        if self.client.command is None:
-            body = asked.body.decode()
+        """See ScriptedModel. A client without tools asks for what it was told, and for messages of commits. One that
+        forgot what was said before gets nothing done."""
+        body = asked.body.decode()
+        said = [text in body for text in ("Write hello.txt.", *TURNS)]
+        if said != sorted(said, reverse=True):
+            self.turns = [Turn(text="You forgot what I said.")]
+        elif self.client.command is None:
             first, last = _BLOCK.format(old="", new="hello\n"), _BLOCK.format(old="hello\n", new="hello\nagain\n")
             says = (first, "It says so.", last)[sum(text in body for text in TURNS)]
             self.turns = [Turn(text="Write a line" if "one-line commit message" in body else says)]
@@ -258,6 +262,17 @@ def observed(kind: str, called: Called) -> dict[str, Any]:
         "usage": usage,
         "trace": events,
     }
+
+
+def require_equal_turns(kind: str, first: Called, elsewhere: Project) -> None:
+    """Replays of a conversation come to what was recorded: one, or as many as the variable says."""
+    expected = observed(kind, first)
+    assert expected["verdict"] == "pass"
+    for _ in range(int(os.environ.get("KEYSTONE_TURN_REPLAYS", "1"))):
+        again = elsewhere.replay()
+        assert again.code == 0, again.err + again.out
+        assert again.cells[0]["trace"]["replayed"] == "exact"
+        assert observed(kind, again) == expected
 
 
 def _comparable(kind: str, payload: Mapping[str, Any]) -> str:
