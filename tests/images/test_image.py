@@ -141,6 +141,24 @@ def test_a_step_passes_with_a_database_leaves_its_results_to_the_owner_and_shows
         assert private not in said
 
 
+def test_a_command_is_told_its_turns_and_its_home_stays(action_image: str, tmp_path: Path) -> None:
+    said = 'echo "$KEYSTONE_TURN $KEYSTONE_PROMPT $(cat "$KEYSTONE_PROMPT_FILE")" >> "$HOME/said"'
+    runner = job(tmp_path, f'{said}; tail -n 1 "$HOME/said"; cp "$HOME/said" hello.txt')
+    spec = runner.workspace / "keystone.yaml"
+    turns = "{ prompt: Write hello., turns: [Once more., And hello again.] }"
+    spec.write_text(spec.read_text().replace("{ prompt: Write hello. }", turns))
+    step = runner.container_step(action_image)
+    assert (step.exit_code, step.rejected) == (0, []), step.raw_log
+    (cell,) = json.loads((runner.workspace / step.outputs["results-path"]).read_text())["specs"][0]["cells"]
+    assert cell["prompts"] == ["Write hello.", "Once more.", "And hello again."]
+    told = [f"{turn} {text} {text}" for turn, text in enumerate(cell["prompts"], 1)]
+    assert cell["agent"]["output"].splitlines() == told
+    patch = (runner.workspace / "keystone-results" / "cells" / cell["id"] / "diff.patch").read_text()
+    assert [line for line in patch.splitlines() if line.startswith("+") and "hello.txt" not in line] == [
+        f"+{line}" for line in told
+    ]
+
+
 def test_a_step_fails_at_its_line(action_image: str, tmp_path: Path) -> None:
     step = job(tmp_path, "true").container_step(action_image)
     assert (step.exit_code, step.rejected, step.outputs["verdict"]) == (1, [], "fail")
