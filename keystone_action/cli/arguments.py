@@ -7,6 +7,7 @@ their own here. Nothing is done yet.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ from keystone_action import __version__
 from keystone_action.errors import UsageError
 from keystone_action.options.model import Options
 from keystone_action.options.option import Group, Setting, option, settings_of
-from keystone_action.options.values import UnreadableError, read_duration, read_run_id
+from keystone_action.options.values import AUTO_SHARD, UnreadableError, find_shard, read_duration, read_run_id
 
 _EXITS = "Exit codes: 0 pass, 1 fail, 2 bad spec or call, or nothing to run, 3 error (the harness, not the agent), \
 130 cancelled."
@@ -302,6 +303,11 @@ def options_of(call: argparse.Namespace, directory: Path, environ: Mapping[str, 
     if "summary_copy" in given:
         given["summary_copy"] = _file_of_summary(given["summary_copy"], directory)
     given |= _from_environment(call.command, environ)
+    if given.get("shard") == AUTO_SHARD:
+        given["shard"], variables = find_shard(environ)
+        index, count = given["shard"]
+        if not call.quiet:
+            sys.stderr.write(f"note: this is shard {index}/{count}, by {variables}\n")
     if "failed" in given:
         from keystone_action.runner.journal.earlier_runs import read_failed_cells
 

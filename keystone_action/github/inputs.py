@@ -18,7 +18,7 @@ from keystone_action.github.api.errors import BadSetting
 from keystone_action.github.api.transport import read_ca_bundle
 from keystone_action.options.model import MAX_JOBS, Options
 from keystone_action.options.option import Setting
-from keystone_action.options.values import PARAMETER_NAME, UnreadableError
+from keystone_action.options.values import AUTO_SHARD, PARAMETER_NAME, UnreadableError, find_shard
 from keystone_action.spec.walking import walk
 
 _SECRET = frozenset(setting.option.input for setting in Options.settings() if setting.option.secret)
@@ -214,6 +214,12 @@ def read_options(reader: InputReader, *, is_committed: IsCommitted = lambda *_: 
         if setting.option.input and setting.name not in ("directory", "ca_bundle"):
             value = reader.value(setting, directory, workspace)
             found |= {} if value is None else {setting.name: value}
+    if found.get("shard") == AUTO_SHARD:
+        try:
+            found["shard"], _ = find_shard(reader.environ)
+        except UsageError as error:
+            reader.problems.append(error)
+            del found["shard"]
     found |= {"workspace": workspace, "directory": directory, "ca_bundle": _ca_bundle(reader, directory)}
     found = {"output": directory / _OUTPUT, "specs": _SPECS} | found
     found |= _names_of_job(reader, found)

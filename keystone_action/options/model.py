@@ -90,7 +90,7 @@ class CellOptions(Group):
         metavar="DIR",
     )
     shard: tuple[int, int] | None = option(
-        "i/N, the part of the cells that is run here, for example 1/3.",
+        "i/N, the part of the cells that is run here, for example 1/3; auto reads it from the variables of the job.",
         parse=read_shard,
         flag="--shard",
         commands=SELECTING,

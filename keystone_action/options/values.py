@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from keystone_action.errors import UsageError
 from keystone_action.spec.limits import HIDDEN_VARIABLES
 from keystone_action.spec.registry_names import parse_mirror
 
@@ -17,6 +19,15 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NETWORK = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RUN_ID = _NETWORK
 _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
+_DIGITS = re.compile(r"[0-9]{1,6}")
+AUTO_SHARD = (0, 0)
+"""The shard that `find_shard` finds."""
+_SHARD_VARIABLES = (
+    ("JOB_COMPLETION_INDEX", "KEYSTONE_SHARDS", 0),
+    ("CI_NODE_INDEX", "CI_NODE_TOTAL", 1),
+    ("BUILDKITE_PARALLEL_JOB", "BUILDKITE_PARALLEL_JOB_COUNT", 0),
+)
+"""Of Kubernetes' indexed jobs, GitLab and Buildkite: index, number of shards, and the index of the first."""
 
 
 class UnreadableError(ValueError):
@@ -31,11 +42,53 @@ class UnreadableError(ValueError):
 
 
 def read_shard(text: str) -> tuple[int, int]:
-    """`2/3` → (2, 3). Raises UnreadableError unless 1 ≤ i ≤ N."""
+    """`2/3` → (2, 3), `auto` → AUTO_SHARD. Raises UnreadableError unless 1 ≤ i ≤ N."""
+    if text == "auto":
+        return AUTO_SHARD
     match = _SHARD.fullmatch(text)
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise UnreadableError("i/N with i from 1 to N, for example 1/3")
     return int(match[1]), int(match[2])
+
+
+def find_shard(environ: Mapping[str, str]) -> tuple[tuple[int, int], str]:
+    """The shard that this job's variables name (contract, 5.8), and which they are: `CI_NODE_INDEX and CI_NODE_TOTAL`.
+
+    Raises UsageError where there are none, one of a pair is missing, or they name no shard.
+    """
+    if text := environ.get("KEYSTONE_SHARD"):
+        if text == "auto" or (shard := _shard_or_none(text)) is None:
+            raise UsageError(f"shard auto: KEYSTONE_SHARD is {text[:40]!r}; expected i/N with i from 1 to N")
+        return shard, "KEYSTONE_SHARD"
+    for index_name, count_name, first in _SHARD_VARIABLES:
+        index, count = environ.get(index_name, ""), environ.get(count_name, "")
+        if not index and not count:
+            continue
+        both = f"{index_name} and {count_name}"
+        if not (index and count):
+            raise UsageError(
+                f"shard auto: {index_name if index else count_name} is there, and {count_name if index else index_name}"
+                " is not",
+                help=f"give {both}, or name the shard: i/N",
+            )
+        shard = _shard_or_none(f"{int(index) + 1 - first}/{count}" if _DIGITS.fullmatch(index) else "")
+        if shard is None:
+            found = f"{index[:40]!r} and {count[:40]!r}"
+            wanted = f"an index from {first} to {'their number' if first else 'one below their number'}"
+            raise UsageError(f"shard auto: {both} are {found}; expected {wanted}, and the number of shards")
+        return shard, both
+    known = ", ".join(f"{index_name} with {count_name}" for index_name, count_name, _ in _SHARD_VARIABLES)
+    raise UsageError(
+        "shard auto: no variable of this job says which shard it is",
+        help=f"set KEYSTONE_SHARD=i/N; also read are {known}",
+    )
+
+
+def _shard_or_none(text: str) -> tuple[int, int] | None:
+    try:
+        return read_shard(text)
+    except UnreadableError:
+        return None
 
 
 def read_parameter(text: str) -> tuple[str, str]:

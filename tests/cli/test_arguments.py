@@ -111,6 +111,50 @@ def test_a_value_that_is_wrong_is_told_with_what_was_expected(tmp_path: Path, wo
     assert told.value.message.startswith(said)
 
 
+@pytest.mark.parametrize(
+    ("environ", "shard", "by"),
+    [
+        ({"KEYSTONE_SHARD": "2/3", "CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "4"}, (2, 3), "KEYSTONE_SHARD"),
+        ({"JOB_COMPLETION_INDEX": "0", "KEYSTONE_SHARDS": "5"}, (1, 5), "JOB_COMPLETION_INDEX and KEYSTONE_SHARDS"),
+        ({"CI_NODE_INDEX": "4", "CI_NODE_TOTAL": "4"}, (4, 4), "CI_NODE_INDEX and CI_NODE_TOTAL"),
+        (
+            {"BUILDKITE_PARALLEL_JOB": "1", "BUILDKITE_PARALLEL_JOB_COUNT": "2"},
+            (2, 2),
+            "BUILDKITE_PARALLEL_JOB and BUILDKITE_PARALLEL_JOB_COUNT",
+        ),
+    ],
+)
+def test_a_shard_is_read_from_the_variables_of_the_job(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], environ: dict[str, str], shard: tuple[int, int], by: str
+) -> None:
+    assert options(tmp_path, "run", "--shard", "auto", **environ).cells.shard == shard
+    assert capsys.readouterr().err == f"note: this is shard {shard[0]}/{shard[1]}, by {by}\n"
+
+
+@pytest.mark.parametrize(
+    ("environ", "said"),
+    [
+        ({}, "no variable of this job says which shard it is"),
+        ({"KEYSTONE_SHARD": "auto"}, "KEYSTONE_SHARD is 'auto'; expected i/N"),
+        ({"KEYSTONE_SHARD": "3/2"}, "KEYSTONE_SHARD is '3/2'; expected i/N"),
+        ({"JOB_COMPLETION_INDEX": "1"}, "JOB_COMPLETION_INDEX is there, and KEYSTONE_SHARDS is not"),
+        ({"CI_NODE_TOTAL": "3"}, "CI_NODE_TOTAL is there, and CI_NODE_INDEX is not"),
+        ({"CI_NODE_INDEX": "0", "CI_NODE_TOTAL": "3"}, "are '0' and '3'; expected an index from 1 to their number"),
+        (
+            {"BUILDKITE_PARALLEL_JOB": "2", "BUILDKITE_PARALLEL_JOB_COUNT": "2"},
+            "are '2' and '2'; expected an index from 0 to one below their number",
+        ),
+        ({"CI_NODE_INDEX": "-1", "CI_NODE_TOTAL": "3"}, "CI_NODE_INDEX and CI_NODE_TOTAL are '-1' and '3'"),
+        ({"CI_NODE_INDEX": "1", "CI_NODE_TOTAL": "many"}, "CI_NODE_INDEX and CI_NODE_TOTAL are '1' and 'many'"),
+    ],
+)
+def test_variables_that_name_no_shard_are_refused(tmp_path: Path, environ: dict[str, str], said: str) -> None:
+    with pytest.raises(UsageError) as told:
+        options(tmp_path, "run", "--shard", "auto", **environ)
+    assert told.value.message.startswith("shard auto: ")
+    assert said in told.value.message
+
+
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_can_be_quiet_or_tell_more(command: str) -> None:
     parser = COMMANDS[command]

@@ -149,6 +149,7 @@ def test_everything_set_is_read(tmp_path: Path) -> None:
         ("fail-on-skipped", "yes", "true or false"),
         ("fail-on-stale", "stale", "true or false"),
         ("summary", "1", "true or false"),
+        ("shard", "auto", "no variable of this job"),
         ("shard", "0/3", "i/N"),
         ("shard", "4/3", "i/N"),
         ("shard", "1", "i/N"),
