@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from keystone_action.spec.expressions import ExpressionError, Reference, parse_expression
+from keystone_action.spec.expressions import ExpressionError, Reference, leaves, parse_expression, references
+from keystone_action.spec.loading.problems import Problem
 from keystone_action.spec.models.agents import HTTP_DATA, HttpAgent
 
 if TYPE_CHECKING:
@@ -28,6 +30,23 @@ def is_elsewhere(spec: Spec, agent: AgentBase, params: Mapping[str, Any] | None 
         return False
     name = _place(spec, agent, params or {})
     return name != "gateway" and not any(one.name == name and one.kind != "external" for one in spec.services)
+
+
+def misuses_of(spec: Spec, name: str) -> Iterator[Problem]:
+    """What this service can't be, and where it can't be named, in a cell whose agent it is."""
+    index, service = next((at, one) for at, one in enumerate(spec.services) if one.name == name)
+    if getattr(service, "isolation", "") == "database":
+        advice = "leave it out: each cell has an agent of its own"
+        yield Problem(("services", index, "isolation"), f"the service {name} is the agent, for one cell", help=advice)
+    advice = "it runs from the end of setup until it has answered"
+    for leaf in leaves(spec):
+        if leaf.path[0] == "agent" or "{{" not in leaf.value or "services." not in leaf.value:
+            continue
+        with contextlib.suppress(ExpressionError):
+            for reference in references(leaf.value, ("request", "port")):
+                if reference.parts[:2] == ("services", name):
+                    message = f"'{reference.name}': the service {name} is the agent"
+                    yield Problem(leaf.path, message, help=advice, offset=reference.index)
 
 
 def _place(spec: Spec, agent: AgentBase, params: Mapping[str, Any]) -> str | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from keystone_action.errors import UsageError
+from keystone_action.spec.agent_service import agent_service, misuses_of
 from keystone_action.spec.globs import text_pattern
 from keystone_action.spec.loading.diagnostics import nearest
 from keystone_action.spec.loading.loaded_spec import LoadedSpec, Scenario
@@ -131,7 +132,7 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
     """All cells that the selection leaves, in declared order.
 
     Raises UsageError: two specs with one id, a parameter that nothing uses, a filter or tag that matches nothing,
-    replicas below the number that `at_least` asks for.
+    replicas below the number that `at_least` asks for, a service that can't be the agent that a parameter makes it.
     """
     _unique_ids(specs)
     _used_params(specs, selection.params)
@@ -142,6 +143,7 @@ def plan(specs: Sequence[LoadedSpec], selection: Selection) -> Plan:
     notices: list[str] = []
     if selection.failed is not None:
         cells, notices = _failed_of(cells, everything, selection.failed)
+    _require_agents(cells)
     index, shards = selection.shard or (1, 1)
     positions = tuple(place for place, cell in enumerate(cells) if shard_of_cell(cell, shards) == index)
     return Plan(
@@ -218,6 +220,20 @@ def _cells(loaded: LoadedSpec, selection: Selection) -> list[Cell]:
                 seed = spec.determinism.seed if spec.determinism and spec.determinism.seed is not None else None
                 cells.append(Cell(cell_id, loaded, scenario, params, replica, _seed(cell_id, seed), stopping))
     return cells
+
+
+def _require_agents(cells: Sequence[Cell]) -> None:
+    """Raises UsageError for a service that is the agent of a cell, as its parameters say, and that can't be."""
+    seen: set[tuple[str, str]] = set()
+    for cell in cells:
+        spec = cell.loaded.spec
+        name = agent_service(spec, cell.agent, cell.params)
+        if name is None or (spec.id, name) in seen:
+            continue
+        seen.add((spec.id, name))
+        for problem in misuses_of(spec, name):
+            place = ".".join(str(step) for step in problem.path)
+            raise UsageError(f"{cell.loaded.path}: {place}: {problem.message} in the cell {cell.id}", help=problem.help)
 
 
 def _is_chosen(cell: Cell, selection: Selection) -> bool:

@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from support.check_types import CHECKS, HEAD
 
+from keystone_action.errors import UsageError
 from keystone_action.spec.agent_service import agent_service, is_elsewhere
 from keystone_action.spec.loading.loaded_spec import LoadedSpec
+from keystone_action.spec.plan import Selection, plan
 
 Errors = Callable[..., list[str]]
 Load = Callable[..., LoadedSpec]
@@ -68,6 +70,30 @@ def test_a_host_that_a_service_stands_in_for_is_that_service(load_text: Load, se
 def test_other_agents_are_no_service(load_text: Load) -> None:
     spec = load_text(HEAD + CONTAINER + CHECKS).spec
     assert (agent_service(spec, spec.agent, {}), is_elsewhere(spec, spec.agent)) == (None, False)
+
+
+NAMED = CONTAINER + "setup: {commands: ['curl {{ services.bot.url }}']}\n"
+SHARED = CONTAINER.replace("image: a-bot", "image: a-bot, isolation: database")
+BY_PARAMETER = 'url: "http://{{ params.host }}/"'
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (NAMED, "setup.commands.0: 'services.bot.url': the service bot is the agent in the cell"),
+        (SHARED, "services.0.isolation: the service bot is the agent, for one cell in the cell"),
+    ],
+)
+def test_what_a_parameter_makes_the_agent_is_looked_at_before_anything_runs(
+    load_text: Load, more: str, why: str
+) -> None:
+    loaded = load_text(text(BY_PARAMETER, more + "parallelism: {matrix: {host: [shop, bot]}}\n"))
+    with pytest.raises(UsageError) as refused:
+        plan([loaded], Selection(params={}))
+    assert why in refused.value.message
+    assert len(plan([loaded], Selection(params={"host": "shop"})).cells) == 1
+    fine = load_text(text(BY_PARAMETER, CONTAINER + "parallelism: {matrix: {host: [shop, bot]}}\n"))
+    assert len(plan([fine], Selection(params={})).cells) == 2
 
 
 @pytest.mark.parametrize(

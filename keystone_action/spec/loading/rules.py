@@ -6,15 +6,14 @@ Breaking one is exit code 2 before anything runs.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
 from pydantic import BaseModel
 
-from keystone_action.spec.agent_service import agent_service, is_elsewhere
-from keystone_action.spec.expressions import ExpressionError, leaves, references
+from keystone_action.spec.agent_service import agent_service, is_elsewhere, misuses_of
+from keystone_action.spec.expressions import leaves
 from keystone_action.spec.loading.diagnostics import nearest, show_value, slip_of
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem, not_yet
@@ -311,24 +310,7 @@ def _http_agent(scope: Scope) -> Iterator[Problem]:
             advice = "leave it out, or lead the agent to the gateway: {{ gateway.NAME.url }} in what it is sent"
             yield Problem(("gateway", "budget"), message, help=advice, on_key=True)
     if (service := agent_service(spec, agent, {})) is not None:
-        yield from _as_service(scope, service)
-
-
-def _as_service(scope: Scope, name: str) -> Iterator[Problem]:
-    """What the service that is the agent can't be."""
-    index, service = next((at, one) for at, one in enumerate(scope.spec.services) if one.name == name)
-    if getattr(service, "isolation", "") == "database":
-        advice = "leave it out: each cell has an agent of its own"
-        yield Problem(("services", index, "isolation"), f"the service {name} is the agent, for one cell", help=advice)
-    advice = "it runs from the end of setup until it has answered"
-    for leaf in leaves(scope.spec):
-        if leaf.path[0] == "agent" or "{{" not in leaf.value or "services." not in leaf.value:
-            continue
-        with contextlib.suppress(ExpressionError):
-            for reference in references(leaf.value, ("request", "port")):
-                if reference.parts[:2] == ("services", name):
-                    message = f"'{reference.name}': the service {name} is the agent"
-                    yield Problem(leaf.path, message, help=advice, offset=reference.index)
+        yield from misuses_of(spec, service)
 
 
 def _loop_agent(scope: Scope) -> Iterator[Problem]:
