@@ -61,6 +61,28 @@ time.sleep(0.3)
 os._exit(5)
 """
 """It listens until that was seen, and is still there when its first request is refused."""
+ENDS_LATER = """
+def finish(self):
+    BaseHTTPRequestHandler.finish(self)
+    if hasattr(self, "headers"):
+        os._exit(3)
+
+Agent.finish = finish
+"""
+"""It ends with its first answer; a connection without a request, as of a look at its port, is none."""
+TALKS = """
+def talk(self):
+    asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+    if asked["said"] == "fail":
+        return self.send_error(500, "no more")
+    self.send_response(200)
+    self.send_header("Content-Type", "text/event-stream")
+    self.end_headers()
+    for event in ({"id": "c-1"}, {"reply": f"{asked['said']} in {asked['id']}"}, {"reply": "!"}):
+        self.wfile.write(b"data: " + json.dumps(event).encode() + b"\\n\\n")
+
+Agent.do_POST = talk
+"""
 KEY = "sk-made-up-0123456789"
 SHOP = {"name": "shop", "type": "http_mock", "record": True}
 NOTHING = {"there": {"check": {"type": "file_absent", "path": "x"}}}
@@ -97,7 +119,20 @@ except OSError:
 raise SystemExit(1)
 """
 ELSEWHERE = {"type": "http", "url": "http://denied.example.com/", "output_path": "reply"}
+TALK = {
+    "task": {"prompt": "begin", "turns": ["go on", "fail", "never said"]},
+    "agent": {
+        "type": "http",
+        "url": "{{ services.bot.url }}/",
+        "body": {"said": "{{ turn }}", "id": "{{ conversation }}"},
+        "output_path": "reply",
+        "conversation_path": "id",
+    },
+}
 SPECS = (
+    spec("talks", bot(start=TALKS), **TALK),
+    spec("talks-in-image", bot(start=TALKS), base=BASE, **TALK),
+    spec("talks-or-fails", bot(start=TALKS), **{**TALK, "agent": {**TALK["agent"], "must_exit_zero": True}}),
     spec("asks", bot(ASKS), gateway={}, invariants=said("Bash"), forbidden={"tools": ["Nothing"]}),
     spec("forbidden-tool", bot(ASKS), gateway={}, forbidden={"tools": ["Bash"]}, base=BASE),
     spec(
@@ -115,7 +150,7 @@ SPECS = (
     spec("ends-at-once", bot(start=ENDS)),
     spec(
         "gone-later",
-        bot(start="Agent.finish = lambda self: (BaseHTTPRequestHandler.finish(self), os._exit(3))"),
+        bot(start=ENDS_LATER),
         base=BASE,
         task={"prompt": "do it", "turns": ["again"]},
     ),
@@ -214,8 +249,19 @@ def test_one_that_crashes_is_an_agent_that_failed(cells: dict[str, dict[str, Any
 
 def test_one_that_is_gone_in_a_later_turn_is_an_agent_that_failed(cells: dict[str, dict[str, Any]]) -> None:
     cell = cells["gone-later"]
-    assert (cell["verdict"], cell["agent"]["exit_code"]) == ("pass", 1), cell
+    assert (cell["verdict"], cell["agent"]["exit_code"], cell["agent"]["output"]) == ("pass", 1, "fine"), cell
     assert "the agent is gone" in json.dumps(cell)
+
+
+@pytest.mark.parametrize(
+    ("name", "verdict"), [("talks", "pass"), ("talks-in-image", "pass"), ("talks-or-fails", "fail")]
+)
+def test_a_turn_that_fails_ends_its_conversation(cells: dict[str, dict[str, Any]], name: str, verdict: str) -> None:
+    """Grading goes on. Streams are joined, and the agent is told which conversation goes on."""
+    cell = cells[name]
+    assert (cell["verdict"], cell["agent"]["exit_code"]) == (verdict, 1), cell
+    assert cell["agent"]["output"] == "begin in None!\ngo on in c-1!"
+    assert "the agent answered 500" in cell["agent"]["note"]
 
 
 def test_the_limits_of_resources_are_its_own(cells: dict[str, dict[str, Any]]) -> None:
