@@ -2,6 +2,7 @@
 
     evidence.json     the plain parts, and the digests of the other files
     tree.tar.gz       the workspace as the agent left it; originals.tar.gz what it held before
+    packages.tar.gz   the Python packages that the agent installed, where a check reads them
     audit.jsonl, trace.jsonl, stdout.txt, stderr.txt, output.txt, transcript.txt
 
 The spec's secrets and the gateway's keys are not written, nor is what a database holds; the addresses of services are,
@@ -47,7 +48,7 @@ from keystone_action.files.paths import display_path
 from keystone_action.files.snapshot import Change, FileState
 
 FORMAT = 1
-_DOCUMENT, _TREE, _ORIGINALS = "evidence.json", "tree.tar.gz", "originals.tar.gz"
+_DOCUMENT, _TREE, _ORIGINALS, _PACKAGES = "evidence.json", "tree.tar.gz", "originals.tar.gz", "packages.tar.gz"
 _DAMAGE = (
     OSError, EOFError, ValueError, TypeError, KeyError, AttributeError, RecursionError, tarfile.TarError, zlib.error
 )  # fmt: skip
@@ -63,6 +64,8 @@ def write_evidence(evidence: Evidence, folder: Path) -> tuple[str, ...]:
         left_out = write_tree(evidence.workspace, folder / _TREE)
         if evidence.files.originals is not None:
             write_tree(evidence.files.originals, folder / _ORIGINALS)
+        if evidence.packages is not None:
+            write_tree(evidence.packages, folder / _PACKAGES)
         shutil.copyfile(evidence.audit.log, folder / "audit.jsonl")
         shutil.copyfile(evidence.trace, folder / "trace.jsonl")
         document = {
@@ -105,6 +108,9 @@ def read_evidence(folder: Path, place: Path, databases: Mapping[str, Database] |
         originals = place / "originals" if has_originals else None
         if originals is not None:
             read_tree(folder / _ORIGINALS, originals)
+        packages = place / "packages" if (folder / _PACKAGES).exists() else None
+        if packages is not None:
+            read_tree(folder / _PACKAGES, packages)
         sealed = {name: _load(_Sealed, value) for name, value in document["services"].items()}
         known = databases or {}
         services = {name: _SealedService(name, one, known.get(name)) for name, one in sealed.items()}
@@ -115,6 +121,7 @@ def read_evidence(folder: Path, place: Path, databases: Mapping[str, Database] |
             params=_load(Mapping[str, Any], document["params"]),
             agent=_load_agent(document["agent"], folder),
             workspace=tree,
+            packages=packages,
             files=_load_files(document["files"], originals),
             audit=_load(AuditEvidence, document["audit"] | {"log": str(folder / "audit.jsonl")}),
             trace=folder / "trace.jsonl",

@@ -290,6 +290,9 @@ class Evidence:
     workspace: Path
     """As the agent left it; its processes are gone."""
 
+    packages: Path | None = None
+    """A copy of the Python packages that the agent installed; None where no check reads them, or there are none."""
+
     files: FileEvidence = FileEvidence()
     audit: AuditEvidence
 

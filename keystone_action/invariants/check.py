@@ -125,10 +125,10 @@ class CheckContext(Protocol):
         without_programs_of_git: hooks, and configuration that names programs, are taken out of every git directory of
         a shared copy first: for scripts of the author's, which may call git there."""
 
-    def give(self, files: Mapping[str, bytes]) -> Path:
-        """Lay out files of ours, by relative path, for the sandbox that this check opens next: in a new directory
-        outside of the workspace, of the same name inside, which code in it may read and not change. It is gone when the
-        check has ended."""
+    def give(self, files: Mapping[str, bytes], tree: Path | None = None) -> Path:
+        """Lay out files of ours, by relative path, and a copy of a tree as `tree`, for the sandbox that this check
+        opens next: in a new directory outside of the workspace, of the same name inside, which code in it may read and
+        not change. It is gone when the check has ended."""
 
     async def host(self, files: Mapping[str, bytes]) -> HostWorld:
         """For the author's own scripts, with the files of ours that it is to read, by relative path. cwd is a
@@ -211,6 +211,11 @@ class Check(CheckModel):
         """Whether it goes on in the HOME of the check before it; None for a check that neither does so nor leaves its
         HOME to one that does."""
         return None
+
+    @property
+    def reads_agent_packages(self) -> bool:
+        """Whether it reads the Python packages that the agent installed (`Evidence.packages`)."""
+        return False
 
     @property
     def own_timeout(self) -> float | None:

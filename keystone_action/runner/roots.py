@@ -76,6 +76,11 @@ class CellRoots:
     workspace: Path
 
     @property
+    def agent_packages(self) -> Path:
+        """The copy of what the agent installed, once there is one."""
+        return self.private / "agent-packages"
+
+    @property
     def audit_log(self) -> Path:
         """Ours, there from the start and empty."""
         return self.private / "audit.jsonl"

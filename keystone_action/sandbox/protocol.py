@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from keystone_action.system.command import Completed
 
 
+Wanted = Callable[[str, int | None], bool]
+"""Asked for an entry of a tree by its relative path and its size; None is the size of a folder, which is not entered
+unless it is wanted."""
+
+
 @dataclass(frozen=True, slots=True)
 class Home:
     """The HOME of a sandbox that was closed, for another sandbox of the same provider."""
@@ -37,6 +42,9 @@ class Home:
     """Where the provider finds it."""
     remove: Callable[[], None]
     """For a HOME that no sandbox was opened with. Blocks, never raises."""
+    copy: Callable[[Path, Wanted], None]
+    """Copies its folders and regular files that are wanted to a directory that exists, never a link. Blocks. Raises
+    OSError, SandboxError."""
 
 
 ServedConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -18,11 +18,11 @@ import secrets
 import signal
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from keystone_action.errors import raise_unless_agent
-from keystone_action.files.copies import copy_content
+from keystone_action.files.copies import copy_content, copy_entries
 from keystone_action.files.descent import Descent, open_tree, walk_down
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox.processes import system_v
@@ -110,6 +110,18 @@ def take_back(directory: Path, uid: int) -> None:
         status = directory.lstat()
         if stat.S_ISDIR(status.st_mode) and status.st_uid == uid:
             os.chown(directory, os.geteuid(), os.getegid(), follow_symlinks=False)
+
+
+def copy_wanted(tree: Path, destination: Path, wanted: Callable[[str, int | None], bool]) -> None:
+    """Copy the folders and regular files of a tree that are wanted (see `Home.copy`), no links. Raises OSError."""
+
+    def leave_out(path: str, status: os.stat_result) -> bool:
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not is_folder and not stat.S_ISREG(status.st_mode):
+            return True
+        return not wanted(path, None if is_folder else status.st_size)
+
+    copy_entries(tree, destination, leave_out=leave_out)
 
 
 def remove_if_empty(directory: Path) -> bool:

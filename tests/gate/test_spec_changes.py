@@ -357,3 +357,19 @@ def test_what_evidence_comes_from_stands_before_ordinary_differences(
     first, second = said(tmp_path, after)
     assert first.startswith(sentence)
     assert "prompt" in second
+
+
+def test_a_script_that_gets_to_see_the_agents_packages_is_a_change_and_as_a_gate_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    for folder in "ab":
+        (tmp_path / folder / "look.py").write_text("print()\n")
+    check = {"type": "custom", "script": "look.py", "runs_in": "sandbox"}
+    before = changed(BASE, "invariants.z", {"gate": True, "check": check})
+    after = changed(before, "invariants.z.check.agent_packages", True)
+    assert said(tmp_path, after, before) == ("z: check.agent_packages false → true",)
+    assert loaded(tmp_path / "a", before).warnings == ()
+    (warning,) = loaded(tmp_path / "b", after).warning_sentences
+    assert "the gate 'z': with agent_packages the agent's code runs in the script" in warning
+    not_a_gate = changed(after, "invariants.z.gate", False)
+    assert loaded(tmp_path / "b", not_a_gate).warnings == ()

@@ -360,3 +360,33 @@ def test_whatever_a_script_says_ends_as_an_outcome_or_a_bad_result(document: dic
     assert outcome.score is not None
     assert 0 <= outcome.score <= 1
     json.dumps(dict(outcome.details), allow_nan=False)
+
+
+def test_packages_of_the_agent_are_for_scripts_in_the_sandbox() -> None:
+    with pytest.raises(ValidationError, match="expected runs_in: sandbox"):
+        make_check({"type": "custom", "script": "x", "agent_packages": True})
+    assert make_check({"type": "custom", "script": "x", "agent_packages": False}).doubt_as_gate == ""
+    seeing = make_check({"type": "custom", "script": "x", "runs_in": "sandbox", "agent_packages": True})
+    assert seeing.reads_agent_packages
+    assert "the agent's code runs in the script" in seeing.doubt_as_gate
+
+
+def test_packages_of_the_agent_are_imported_on_request_and_come_last(directory: Path) -> None:
+    packages = directory.parent / "packages"
+    site = packages / "home/.local/lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+    for version in range(8, 16):
+        place = site.parent.with_name(f"python3.{version}") / "site-packages"
+        place.mkdir(parents=True)
+        (place / "of_agent.py").write_text("VALUE = 42\n")
+        (place / "pip.py").write_text("VALUE = 'forged'\n")
+    script = "import json, of_agent\nprint(json.dumps({'passed': of_agent.VALUE == 42, 'reason': 'seen'}))\n"
+    seen = run(directory, script, runs_in="sandbox", agent_packages=True, evidence={"packages": packages})
+    assert (seen.status, seen.details["agent_packages"]) == ("pass", ["of_agent", "pip"])
+    assert seen.message == "seen\nThe script could import what the agent installed (agent_packages)."
+    safe = run(directory, script, runs_in="sandbox", evidence={"packages": packages})
+    assert safe.status == "error"
+    assert "found no module of_agent: `setup.packages` installs one, and with `agent_packages: true`" in safe.message
+    none = run(directory, script, runs_in="sandbox", agent_packages=True)
+    assert none.status == "error"
+    assert "found no module" not in none.message
+    assert none.details["agent_packages"] == []

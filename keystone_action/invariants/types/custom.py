@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
@@ -24,6 +26,11 @@ _READ = ("passed", "score", "reason", "details")
 _NAMED = 10
 _NAME_LIMIT = 100
 """Keys that a notice names, and characters of one."""
+_FINDER = Path(__file__).parent.parent / "agent_packages_program.py"
+_INSTALLED_SHOWN = 100
+_SITE_PACKAGES = "**/python3*/site-packages"
+_MARK = "The script could import what the agent installed (agent_packages)."
+_MISSING_MODULE = re.compile(rb"^ModuleNotFoundError: No module named '([\w.]{1,100})'", re.MULTILINE)
 _BY_SUFFIX = {
     ".py": "python3",
     ".sh": "sh",
@@ -79,6 +86,36 @@ class Custom(Check):
     Example: `node`
     """
 
+    agent_packages: bool = False
+    """Only with `runs_in: sandbox`. `true`: a Python script can also import what the agent installed with pip, for
+    itself (`~/.local`) or in `.venv` or `venv` of the workspace: from a copy, without `.pth` files, `sitecustomize`,
+    `usercustomize` and modules with the name of one of the standard library. What the sandbox has, and `setup.packages`
+    installed, comes first. Code of the agent's then runs in the script's process and can print its verdict: message and
+    details say so, and a gate that does this gets a warning.
+
+    Example: `true`
+    """
+
+    @model_validator(mode="after")
+    def _sees_packages_in_the_sandbox(self) -> Self:
+        if self.agent_packages and self.runs_in == "host":
+            message = (
+                "agent_packages: true lets the agent's code run in the script: expected runs_in: sandbox beside it"
+            )
+            raise PydanticCustomError("agent_packages", "{message}", {"message": message})
+        return self
+
+    @property
+    def doubt_as_gate(self) -> str:
+        """A script that imports the agent's code."""
+        why = "with agent_packages the agent's code runs in the script, and can decide what it prints"
+        return why if self.agent_packages else ""
+
+    @property
+    def reads_agent_packages(self) -> bool:
+        """By `agent_packages`."""
+        return self.agent_packages
+
     @property
     def on_host(self) -> bool:
         """By `runs_in`."""
@@ -126,7 +163,10 @@ class Custom(Check):
     async def _in_sandbox(self, context: CheckContext, content: bytes) -> Outcome:
         name = Path(self.script).name
         # Never in the workspace: code of the agent's that a check before this one ran owns everything there.
-        given = context.give(self._sandbox_files(context, content))
+        files, packages = self._sandbox_files(context, content), context.evidence.packages
+        if self.agent_packages:
+            files["path/sitecustomize.py"] = _FINDER.read_bytes()
+        given = context.give(files, packages if self.agent_packages else None)
         sandbox = await context.sandbox(without_programs_of_git=True)
         interpreter = self._interpreter(content, python="python3")
         if interpreter is None:
@@ -142,7 +182,14 @@ class Custom(Check):
         )
         argv = [*interpreter, str(given / "script" / name)]
         environment = _without_the_agents_modules(context.check_environment, sandbox.workspace_inside)
-        return await self._run(context, sandbox, argv, document, environment=environment)
+        if self.agent_packages:
+            environment["PYTHONPATH"] = ":".join(filter(None, (str(given / "path"), environment["PYTHONPATH"])))
+        outcome = await self._run(context, sandbox, argv, document, environment=environment)
+        if not self.agent_packages:
+            return outcome
+        installed = _top_level_names(packages) if packages is not None else []
+        details = {**outcome.details, "agent_packages": installed}
+        return replace(outcome, message=f"{outcome.message}\n{_MARK}", details=details)
 
     async def _run(
         self,
@@ -186,8 +233,20 @@ class Custom(Check):
         if completed.not_found:
             return f"{self.script} can't be started: its interpreter does not exist."
         if completed.shell_code != 0:
-            return f"{self.script} {describe_ending(completed)}, expected 0.\n{tails(completed)}"
+            return (
+                f"{self.script} {describe_ending(completed)}, expected 0.{self._advice(completed)}\n{tails(completed)}"
+            )
         return None
+
+    def _advice(self, completed: Completed) -> str:
+        missing = _MISSING_MODULE.search(completed.stderr.head + completed.stderr.tail)
+        if missing is None or self.agent_packages or self.runs_in == "host":
+            return ""
+        name = missing[1].decode("utf-8", "replace")
+        return (
+            f" It found no module {name}: `setup.packages` installs one, and with `agent_packages: true` the script "
+            "can import what the agent installed."
+        )
 
     def _interpreter(self, content: bytes, *, python: str) -> list[str] | None:
         if self.interpreter is not None:
@@ -223,6 +282,13 @@ def _keystone_context(
         "task": {"prompt": evidence.task_prompt},
         "scenario_params": dict(evidence.params),
     }
+
+
+def _top_level_names(packages: Path) -> list[str]:
+    """Of modules and packages that the agent installed, as far as they are named in details."""
+    places = [place for tree in sorted(packages.iterdir()) for place in tree.glob(_SITE_PACKAGES)]
+    names = {entry.name.partition(".")[0] for place in places for entry in place.iterdir()}
+    return sorted(name for name in names if name.isidentifier())[:_INSTALLED_SHOWN]
 
 
 def _unchanged_script(path: Path | None, content: bytes) -> Path | None:

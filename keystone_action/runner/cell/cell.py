@@ -20,11 +20,13 @@ from keystone_action.agents.program import AgentCall, write_prompt
 from keystone_action.agents.run import call_agent
 from keystone_action.errors import KeystoneError
 from keystone_action.files.paths import PathUnreadable
+from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.grading import broken_result, error_result, unreadable_result
 from keystone_action.runner.cell.judge import JudgedCell, judge
 from keystone_action.runner.cell.known_agent import record_version, tell_switched_off
 from keystone_action.runner.cell.model_gateway import begin_recording
 from keystone_action.runner.cell.prepare import Prepared, fill_agent, prepare
+from keystone_action.runner.cell.python_packages import keep_agent_packages
 from keystone_action.runner.cell.running_cell import CellFiles, CellProgress, Rerun, RunningCell
 from keystone_action.runner.cell.seal import observe, seal, take_answer
 from keystone_action.system import signals
@@ -140,8 +142,16 @@ async def run_agent(prepared: Prepared) -> AgentRun:
     if service is not None:
         run = await service.end(run)
     running.progress.end_agent(run)
-    await sandbox.close()
+    if any(_reads_packages(one.check) for one in running.invariants.values()):
+        left_out = await keep_agent_packages(sandbox, running.roots.workspace, running.roots.agent_packages)
+        running.progress.note(*left_out)
+    else:
+        await sandbox.close()
     return run
+
+
+def _reads_packages(check: object) -> bool:
+    return isinstance(check, Check) and check.reads_agent_packages
 
 
 def _call(prepared: Prepared) -> AgentCall:

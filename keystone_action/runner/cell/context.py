@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from keystone_action.files.copies import copy_entries
 from keystone_action.files.git.history import disarm_tree
 from keystone_action.files.paths import PathUnreadable
 from keystone_action.files.workspace import copy_as_left, remove_tree
@@ -205,12 +206,12 @@ class Context:
         self._own.append(sandbox)
         return sandbox
 
-    def give(self, files: Mapping[str, bytes]) -> Path:
-        """Files of ours in a directory that its sandbox may read and not change."""
+    def give(self, files: Mapping[str, bytes], tree: Path | None = None) -> Path:
+        """Files of ours, and a tree, in a directory that its sandbox may read and not change."""
         # Nobody else can guess the name, nor list the directory that it is in.
         place = self.sandboxes.area.resolve() / f"given-{secrets.token_hex(16)}"
         self._given.append(place)
-        _write_files(place, files)
+        _write_files(place, files, tree)
         return place
 
     async def host(self, files: Mapping[str, bytes]) -> HostWorld:
@@ -254,8 +255,11 @@ class Context:
             await anyio.to_thread.run_sync(remove_tree, place)
 
 
-def _write_files(place: Path, files: Mapping[str, bytes]) -> None:
+def _write_files(place: Path, files: Mapping[str, bytes], tree: Path | None = None) -> None:
     place.mkdir(parents=True)
+    if tree is not None:
+        (place / "tree").mkdir()
+        copy_entries(tree, place / "tree")
     for name, content in files.items():
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(content)

@@ -1,7 +1,8 @@
-"""`setup.packages` in the process sandbox: a virtual environment of the cell.
+"""Python packages of a cell: `setup.packages` in the process sandbox, and what the agent installed.
 
-It is made by the sandbox's python3 as the agent's user, then closed to it and handed to agent and checks to read. So
-neither the agent can change what its checks import, nor does the environment go away with the agent's HOME.
+For the former there is a virtual environment of the cell. It is made by the sandbox's python3 as the agent's user, then
+closed to it and handed to agent and checks to read. So neither the agent can change what its checks import, nor does
+the environment go away with the agent's HOME. The latter are copied when the agent has ended, for checks that ask.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,10 @@ import anyio
 from keystone_action.errors import HarnessError
 from keystone_action.files.copies import copy_all, file_holds
 from keystone_action.files.descent import walk_down
-from keystone_action.sandbox.protocol import Sandbox, SandboxProvider
+from keystone_action.files.paths import name_paths
+from keystone_action.files.removal import remove_tree
+from keystone_action.sandbox.protocol import Home, Sandbox, SandboxProvider, Wanted
+from keystone_action.sandbox.trees import copy_wanted
 from keystone_action.system.command import Command, CommandLimits
 
 _DEBIAN = "on Debian and Ubuntu: apt-get install python3-venv; or set `base:` to an image that has it"
@@ -137,6 +142,111 @@ def _close_one(name: str, status: os.stat_result, owner: int, folder: int | None
     if not stat.S_ISLNK(status.st_mode):
         mode = status.st_mode & 0o755 | (0o555 if stat.S_ISDIR(status.st_mode) else 0o444)
         os.chmod(name, mode, dir_fd=folder)
+
+
+MOST_BYTES = 512 << 20
+MOST_ENTRIES = 50_000
+"""Of all that is copied of what an agent installed."""
+_OF_USER = (".local", "lib")
+"""Where pip installs for a user, below HOME."""
+_ENVIRONMENTS = (".venv", "venv")
+"""Virtual environments that an agent makes in its workspace."""
+_RUN_UNASKED = frozenset({"sitecustomize", "usercustomize"})
+_OF_INSTALLERS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})
+"""Files that installers leave wherever they install: nobody misses them."""
+
+
+async def keep_agent_packages(sandbox: Sandbox, workspace: Path, destination: Path) -> tuple[str, ...]:
+    """Close the agent's sandbox, and copy the packages that the agent installed to a new directory: those of its user,
+    and of `.venv` and `venv` in the workspace.
+
+    Returns sentences on what was left out: files that Python runs unasked, modules with the name of one of the standard
+    library, and what was too much. Links are never copied. Raises HarnessError.
+    """
+    home = await sandbox.close_but_home()
+    try:
+        return await anyio.to_thread.run_sync(copy_packages, home, workspace, destination)
+    except OSError as error:
+        raise HarnessError(f"what the agent installed can't be copied: {error.strerror or error}") from error
+    finally:
+        with anyio.CancelScope(shield=True):
+            await anyio.to_thread.run_sync(home.remove)
+
+
+def copy_packages(home: Home, workspace: Path, destination: Path) -> tuple[str, ...]:
+    """See `keep_agent_packages`. home: the agent's. Blocking. Raises OSError, SandboxError."""
+    selection = _Selection()
+    (destination / "home").mkdir(parents=True)
+    home.copy(destination / "home", selection.below("home", _OF_USER))
+    for name in _ENVIRONMENTS:
+        try:
+            is_folder = stat.S_ISDIR((workspace / name).lstat().st_mode)
+        except OSError:
+            is_folder = False
+        if is_folder:
+            (destination / name).mkdir()
+            copy_wanted(workspace / name, destination / name, selection.below(name, ("lib",)))
+    for path in selection.too_much:
+        remove_tree(destination / path)
+    return selection.notices()
+
+
+class _Selection:
+    """What of several trees is copied: site-packages, as far as there is room."""
+
+    def __init__(self) -> None:
+        self._bytes, self._entries = MOST_BYTES, MOST_ENTRIES
+        self._unsafe: dict[str, None] = {}
+        self.too_much: dict[str, None] = {}
+        """Modules and packages that are not whole, by their place below the copy."""
+
+    def below(self, tree: str, folders: tuple[str, ...]) -> Wanted:
+        """For one tree, which has site-packages in `pythonX.Y` of these folders."""
+        depth = len(folders) + 2
+
+        def is_wanted(path: str, size: int | None) -> bool:
+            parts = path.split("/")
+            if len(parts) > depth:
+                return parts[-1] != "__pycache__" and self._has_room(parts, depth, tree, size)
+            if size is not None or tuple(parts[: len(folders)]) != folders[: len(parts)]:
+                return False
+            below = parts[len(folders) :]
+            return (not below or below[0].startswith("python3")) and below[1:] in ([], ["site-packages"])
+
+        return is_wanted
+
+    def _has_room(self, parts: list[str], depth: int, tree: str, size: int | None) -> bool:
+        name = parts[depth]
+        stem = name.partition(".")[0]
+        if len(parts) == depth + 1 and (
+            name.endswith(".pth") or stem in _RUN_UNASKED or stem in sys.stdlib_module_names
+        ):
+            if name not in _OF_INSTALLERS:
+                self._unsafe[name] = None
+            return False
+        place = "/".join((tree, *parts[: depth + 1]))
+        if place in self.too_much:
+            return False
+        self._bytes -= size or 0
+        self._entries -= 1
+        if self._bytes < 0 or self._entries < 0:
+            self.too_much[place] = None
+            self._bytes += size or 0
+            return False
+        return True
+
+    def notices(self) -> tuple[str, ...]:
+        """Sentences without a full stop."""
+        what = "checks do not see all that the agent installed"
+        found = []
+        if self._unsafe:
+            why = "it has the name of a module of the standard library, or Python would run it unasked"
+            found.append(f"{what}: {name_paths(sorted(self._unsafe))} ({why})")
+        if self.too_much:
+            names = name_paths(sorted(path.rpartition("/")[2] for path in self.too_much))
+            most = f"{MOST_ENTRIES:,} files and {MOST_BYTES >> 20} MiB"
+            found.append(f"{what}: {names} (more than {most} in all)")
+        return tuple(found)
 
 
 WORTH_KEEPING = 1.0

@@ -116,6 +116,7 @@ def _look(prepared: Prepared, run: AgentRun, broken: KeystoneError | None) -> Ev
         params=running.cell.params,
         agent=run,
         workspace=roots.workspace,
+        packages=found if (found := roots.agent_packages).is_dir() else None,
         files=files,
         audit=AuditEvidence(
             log=roots.audit_log,

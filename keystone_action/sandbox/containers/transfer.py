@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import shutil
 import tarfile
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from keystone_action.errors import SandboxError
 from keystone_action.files.disk_usage import TooDeep, human, tree_size
 from keystone_action.files.removal import remove_tree
 from keystone_action.sandbox import trees
-from keystone_action.sandbox.protocol import Home
+from keystone_action.sandbox.protocol import Home, Wanted
 from keystone_action.sandbox.users import Lease
 
 if TYPE_CHECKING:
@@ -186,7 +187,8 @@ class MountedDirectory:
         if self._lease is not None:
             trees.take_back(home, self._lease.uid)
         self._take_back()
-        return Home(self._places.private, partial(remove_tree, self._places.private))
+        copy = partial(trees.copy_wanted, home)
+        return Home(self._places.private, partial(remove_tree, self._places.private), copy)
 
     def _take_back(self) -> None:
         if self._lease is not None:
@@ -321,7 +323,16 @@ class CopiedDirectory:
 
     def close_but_home(self) -> Home:
         """See `Transfer`. TMPDIR is taken out when another one begins with it."""
-        return Home(self._places.private, self.close)
+        return Home(self._places.private, self.close, self._copy_home)
+
+    def _copy_home(self, destination: Path, wanted: Wanted) -> None:
+        if not self._saved.exists():
+            return
+        try:
+            with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
+                _copy_files(archive, f"{_name(self._places.private / HOME)}/", destination, wanted)
+        except tarfile.TarError as error:
+            raise SandboxError(f"a kept HOME can't be read: {error}") from error
 
     def _remove_temporary(self) -> None:
         """What was saved of another sandbox is its HOME alone. Raises SandboxError."""
@@ -335,6 +346,28 @@ class CopiedDirectory:
             unfinished.replace(self._saved)
         except OSError as error:
             raise SandboxError(f"a kept HOME can't be written: {error}") from error
+
+
+def _copy_files(archive: tarfile.TarFile, top: str, destination: Path, wanted: Wanted) -> None:
+    """The regular files below `top` that are wanted, another name of a file for the file itself."""
+    infos = {info.name: info for info in archive}
+    refused: set[str] = set()
+    for name, info in infos.items():
+        path = name.removeprefix(top).rstrip("/")
+        above = path.rpartition("/")[0]
+        if not name.startswith(top) or not path or ".." in path.split("/"):
+            continue
+        if above in refused or (info.isdir() and not wanted(path, None)):
+            refused.add(path)
+        elif info.isdir():
+            (destination / path).mkdir(parents=True, exist_ok=True)
+        else:
+            file = infos.get(info.linkname) if info.islnk() else info
+            content = archive.extractfile(file) if file is not None and file.isreg() else None
+            if content is not None and file is not None and wanted(path, file.size):
+                (destination / path).parent.mkdir(parents=True, exist_ok=True)
+                with (destination / path).open("xb") as copy:
+                    shutil.copyfileobj(content, copy)
 
 
 def _only_caches(names: Iterable[str]) -> bool:

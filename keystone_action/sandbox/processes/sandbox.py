@@ -330,7 +330,7 @@ class ProcessSandbox:
         await self._close((self._private.temporary,))
         if self._lease:
             trees.take_back(self._private.home, self._lease.uid)
-        return Home(self._private.home, self._private.remove)
+        return Home(self._private.home, self._private.remove, partial(trees.copy_wanted, self._private.home))
 
     async def _close(self, gone: Sequence[Path]) -> None:
         if self._closed:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path as FilePath
 from typing import Any
@@ -16,6 +16,7 @@ from keystone_action.spec.loading.author_files import files_below, sql_files
 from keystone_action.spec.loading.diagnostics import listing, nearest, show_value
 from keystone_action.spec.loading.names import Scope
 from keystone_action.spec.loading.problems import Problem
+from keystone_action.spec.loading.yaml_loader import KeyPath
 from keystone_action.spec.models.fields import (
     AuthorPath,
     InputSource,
@@ -24,6 +25,7 @@ from keystone_action.spec.models.fields import (
     ShellCommand,
     WorkspacePath,
 )
+from keystone_action.spec.models.spec import Invariant
 from keystone_action.spec.models.task import SqlFixture
 
 MAX_VARIANTS = 10_000
@@ -72,8 +74,21 @@ class FieldRules:
             elif isinstance(marker, InputSource):
                 yield from self._input_source(leaf, marker)
 
-    def warn(self, leaf: Leaf) -> Iterator[Problem]:
-        """What is suspicious: a variable that looks as if a shell would fill it in, and a service's name as a host
+    def warnings(self, texts: Sequence[Leaf]) -> Iterator[Problem]:
+        """What is suspicious, in these texts and in gates."""
+        for leaf in texts:
+            yield from self._warn_of_text(leaf)
+        spec = self.scope.spec
+        of_scenarios = enumerate(spec.scenarios or [])
+        held: list[tuple[KeyPath, Mapping[str, Invariant]]] = [(("invariants",), spec.invariants)]
+        held += [(("scenarios", index, "invariants"), one.invariants) for index, one in of_scenarios]
+        for path, invariants in held:
+            for name, one in invariants.items():
+                if one.gate and (doubt := one.check.doubt_as_gate):
+                    yield Problem((*path, name, "gate"), f"the gate '{name}': {doubt}", on_key=True)
+
+    def _warn_of_text(self, leaf: Leaf) -> Iterator[Problem]:
+        """A variable that looks as if a shell would fill it in, and a service's name as a host
         name, which resolves nowhere but in a container's network."""
         yield from self._warn_of_variables(leaf)
         if "//" not in leaf.value or not self._is_command(leaf) or self._is_in_containers(leaf):

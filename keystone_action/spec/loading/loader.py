@@ -297,7 +297,7 @@ class _Loading:
         prompt = self._prompt(spec)
         if self.diagnostics:
             raise SpecError(self.diagnostics)
-        self.warnings += [self._place(one) for leaf in texts for one in fields.warn(leaf)]
+        self.warnings += [self._place(one) for one in fields.warnings(texts)]
         of_code = tuple(self._place(one) for one in check_entrypoint(scope, self.directory, self.root))
         self.warnings += of_code
         return replace(self._make_loaded_spec(spec, scope, texts, fields, prompt), code_warnings=of_code)

@@ -183,6 +183,12 @@ class CheckModel(StrictModel):
 
     type: str
 
+    @property
+    def doubt_as_gate(self) -> str:
+        """Why it is doubtful that an invariant of this check is a gate, as a sentence without a full stop; empty where
+        nothing is."""
+        return ""
+
     @classmethod
     def upgrade(cls, document: dict[str, Any]) -> dict[str, Any]:
         """The mapping under `check:` with the names of an alias replaced by this type's own. Must not drop keys."""
