@@ -242,7 +242,9 @@ def test_the_nearest_file_of_harnesses_upwards_is_read(case: Callable[..., Loade
     [
         ("claude-code", "claude-code", "m"),
         ("claude-code-stream", "claude-code", "m"),
+        ("claude-acp", "claude-code", "m"),
         ("codex", "codex", "m"),
+        ("gemini", "gemini", "m"),
         ("openai", "mini-swe-agent", "openai/m"),
         ("openai-compatible", "mini-swe-agent", "openai/m"),
     ],
@@ -256,6 +258,12 @@ def test_harnesses_that_touchstone_brings_are_known_agents_without_a_key(
     assert (agent.type, agent.model, agent.env) == (kind, model, {})
     assert loaded.spec.secrets == []
     assert loaded.spec.gateway_for(agent) is not None
+
+
+def test_an_adapter_is_left_out_and_a_warning_says_so(case: Callable[..., LoadedSpec]) -> None:
+    (warning,) = case(HEAD.replace("echo", "claude-acp") + GRADERS).warning_sentences
+    assert "the harness 'claude-acp' starts Claude Code through an adapter; here Claude Code is run by its" in warning
+    assert case(HEAD.replace("echo", "gemini") + GRADERS).warnings == ()
 
 
 def test_hidden_files_come_from_the_directory_of_the_case_in_fixtures(

@@ -30,7 +30,9 @@ _PLACEHOLDERS = ("prompt", "model", "sandbox", "artifacts_dir", "mcp")
 _PRESETS: Mapping[str, str] = {
     "claude-code": "claude-code",
     "claude-code-stream": "claude-code",
+    "claude-acp": "claude-code",
     "codex": "codex",
+    "gemini": "gemini",
     # Touchstone's own loop runs inside of it; this one is a program that asks the same API.
     "openai": "mini-swe-agent",
     "openai-compatible": "mini-swe-agent",
@@ -38,7 +40,9 @@ _PRESETS: Mapping[str, str] = {
 """Harnesses that are known agents here: behind the gateway, without a real key."""
 _ONE_API: Mapping[str, str] = {"mini-swe-agent": "openai/"}
 """What stands before the model's name where a program can ask several APIs."""
-_BY_PROTOCOL = ("droid", "droid-fast", "gemini", "claude-acp", "devin-cli")
+_ADAPTERS: Mapping[str, str] = {"claude-acp": "Claude Code"}
+"""Harnesses that are an adapter of another program's: that program runs by its command line."""
+_BY_PROTOCOL = ("droid", "droid-fast", "devin-cli")
 _UNREAD = ("acp_agents.yaml", "openai_agents.yaml")
 KNOWN = (ECHO, *_PRESETS)
 """Harnesses that need no file."""
@@ -157,6 +161,9 @@ class Harnesses:
         if name in self.declared:
             return self._declared_harness(name)
         built_in = _built_in(name)
+        if name in _ADAPTERS:
+            message = f"the harness {show_value(name)} starts {_ADAPTERS[name]} through an adapter"
+            reader.warning(wanted.node, f"{message}; here {_ADAPTERS[name]} is run by its command line")
         if built_in is None:
             known = sorted({*KNOWN, *self.declared})
             where = f"in {self.file}" if self.file else f"in a {HARNESSES_FILE} beside the case or above it"
