@@ -39,6 +39,7 @@ BESIDE: Mapping[str, Mapping[str, Any]] = {
     "Parallelism.exclude": {"matrix": {"model": ["gpt-5"], "style": ["long", "short"]}},
     "ModelProvider.key": {"base_url": "https://router.example"},
     "Budget": {"max_tokens": 1},
+    "Custom.agent_packages": {"runs_in": "sandbox"},
     "Efficiency": {"target_tokens": 1},
     "Diff": {"max_files": 1},
     "FileContent": {"contains": "x"},
