@@ -23,7 +23,12 @@ GATEWAYS = {
     "openai": ModelAddress("http://127.0.0.1:1/openai/v1", "keystone-a"),
     "gemini": ModelAddress("http://127.0.0.1:1/gemini", "keystone-a"),
 }
-MODELS = {"mini-swe-agent": "openai/gpt-5", "opencode": "anthropic/claude-opus-4-5", "aider": "openai/gpt-5"}
+MODELS = {
+    "mini-swe-agent": "openai/gpt-5",
+    "opencode": "anthropic/claude-opus-4-5",
+    "aider": "openai/gpt-5",
+    "qwen-code": "gpt-5",
+}
 
 
 def command(
@@ -92,6 +97,7 @@ SESSIONS: Mapping[str, Sequence[str]] = {
     ),
     "opencode": (".local/share/opencode/opencode.db", ".local/share/opencode/opencode.db-wal"),
     "aider": ("chat.md",),
+    "qwen-code": (".qwen/projects/-w/chats/a b.jsonl",),
 }
 PLANTED: Mapping[str, Sequence[str]] = {
     "claude-code": (".claude.json", ".claude/settings.json", ".claude/skills/a b/SKILL.md", ".node_modules/sharp.js"),
@@ -105,6 +111,7 @@ PLANTED: Mapping[str, Sequence[str]] = {
     ),
     "opencode": (".config/opencode/plugin/p.js", ".local/share/opencode/auth.json", ".local/share/opencode/bin/rg"),
     "aider": (".aider.conf.yml", ".env", ".keystone-model.yml"),
+    "qwen-code": (".qwen/settings.json", ".qwen/projects/-w/memory/MEMORY.md", ".env", ".keystone-qwen.json"),
 }
 
 
@@ -193,6 +200,17 @@ def test_gemini(prompt: Path) -> None:
     assert settings["security"]["auth"] == {"selectedType": "gemini-api-key"}
     denied = yaml.safe_load(command(prompt, "gemini", deny=True).home_files[".gemini/settings.json"])
     assert denied == {**settings, "tools": {"exclude": ["google_web_search", "web_fetch"]}}
+
+
+def test_qwen_code_has_its_address_where_no_name_of_a_provider_comes_before_it(prompt: Path) -> None:
+    found = command(prompt, "qwen-code", deny=True)
+    settings = json.loads(found.home_files[".keystone-qwen.json"])
+    assert settings["modelProviders"]["0"][0]["baseUrl"] == "http://127.0.0.1:1/openai/v1"
+    assert "keystone-a" not in " ".join(found.argv) + json.dumps(settings)
+    assert "--exclude-tools=web_search" in found.argv
+    assert found.environment["NO_PROXY"] == "*"
+    proxy = {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "gateway"}
+    assert command(prompt, "qwen-code", environment=proxy).environment["NO_PROXY"] == "gateway"
 
 
 def test_opencode_has_the_addresses_of_what_there_is(prompt: Path) -> None:

@@ -26,6 +26,7 @@ TOOL: Mapping[str, str] = {
     "codex": "mcp__desk/get_order",
     "gemini": "mcp_desk_get_order",
     "opencode": "desk_get_order",
+    "qwen-code": "mcp__desk__get_order",
 }
 """What a model calls the tool, by the client."""
 DESK = {

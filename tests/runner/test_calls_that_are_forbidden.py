@@ -98,6 +98,7 @@ def test_a_tool_with_a_text_is_of_unknown_kind_where_no_name_is_known(
 
 def test_no_shell_of_a_known_agent_is_harmless() -> None:
     shells = {"Bash", "exec_command", "write_stdin", "run_shell_command", "bash", "Agent", "task", "Skill"}
+    shells |= {"agent", "skill", "monitor", "cron_create", "loop_wakeup", "send_message"}
     for name in preset_names():
         harmless = load_preset(name).harmless_tools
         assert not harmless & shells

@@ -68,7 +68,7 @@ forbidden, gateway, id, invariants, network, parallelism, resources, scenarios, 
 tags, task, version, workspace, did you mean 'task'?
 4:23: unknown key 'fils', expected one of files, prompt, system, turns, did you mean 'files'?
 5:15: unknown type of agent, found 'comand', expected one of command, cli, python, none, http, anthropic, paragon, \
-openai, claude-code, codex, gemini, mini-swe-agent, opencode, aider, did you mean 'command'?
+openai, claude-code, codex, gemini, mini-swe-agent, opencode, aider, qwen-code, did you mean 'command'?
 7:53: ready_timeout, found 'soon', expected a duration like 90, 90s, 10m or 1h30m
 8:5: the key 'image' is missing
 8:17: unknown key 'typ', expected one of command, env, image, isolation, name, ports, ready_timeout, type, wait_for, \

@@ -79,6 +79,7 @@ _ALL = (
         _runs("bash", "command", description="Run it"),
     ),
     Client("aider", "openai", "openai/gpt-4o", "/v1/chat/completions"),
+    Client("qwen-code", "openai", "gpt-5", "/v1/chat/completions", _runs("run_shell_command", "command")),
 )  # fmt: skip
 CLIENTS: Mapping[str, Client] = {client.kind: client for client in _ALL}
 

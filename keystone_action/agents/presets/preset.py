@@ -139,6 +139,8 @@ class Resumption(StrictModel):
     counts that an agent wrote there."""
     kept: Annotated[tuple[str, ...], Field(strict=False)] = ()
     """Of that, the folders and files of its sessions, which stay: each below a folder. Their names may be globs."""
+    usage_of_session: bool = False
+    """Whether the figures that it prints in a later turn count what was used before."""
 
     def session_of(self, stdout: str) -> str:
         """The id that it printed; empty where it printed none."""

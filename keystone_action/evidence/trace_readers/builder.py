@@ -171,13 +171,16 @@ _UNKNOWN_LENGTH = 60
 
 CallStatus = Literal["ok", "error"]
 _NAMES: dict[ToolKind, str] = {
-    "read": "Read NotebookRead ReadFile read_file read_many_files view view_image cat open_file get_file_contents",
+    "read": "Read NotebookRead ReadFile read_file read_many_files view view_image zoom_image cat open_file "
+    "get_file_contents",
     "write": "Write Edit MultiEdit NotebookEdit write_file edit_file create_file delete_file move_file replace "
-    "str_replace str_replace_editor str_replace_based_edit_tool insert apply_patch file_change delete move",
+    "str_replace str_replace_editor str_replace_based_edit_tool insert apply_patch file_change delete move "
+    "notebook_edit",
     "execute": "Bash BashOutput KillShell KillBash shell local_shell exec exec_command command_execution "
     "run_shell_command run_command run_terminal_cmd python code_execution code_interpreter",
-    "search": "Glob Grep LS search_files search_file_content list_dir list_directory list_files find ripgrep",
-    "fetch": "WebFetch WebSearch web_search google_web_search http_request browser",
+    "search": "Glob Grep LS search_files search_file_content list_dir list_directory list_files find ripgrep "
+    "grep_search",
+    "fetch": "WebFetch WebSearch web_fetch web_search google_web_search http_request browser",
     "other": "think",
 }
 _KINDS = {name.lower(): kind for kind, names in _NAMES.items() for name in (*names.split(), kind)}

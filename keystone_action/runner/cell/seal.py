@@ -27,7 +27,7 @@ from keystone_action.invariants.check import Check
 from keystone_action.runner.cell.grading import unreadable
 from keystone_action.runner.cell.model_gateway import settle_models
 from keystone_action.spec.agent_service import is_elsewhere
-from keystone_action.spec.models.agents import AgentOutput, HttpAgent, PythonAgent
+from keystone_action.spec.models.agents import AgentOutput, HttpAgent, PresetAgent, PythonAgent
 from keystone_action.system.command import TRANSCRIPT_LIMIT
 
 if TYPE_CHECKING:
@@ -147,10 +147,19 @@ def _declared(prepared: Prepared, run: AgentRun) -> Trace | None:
 
     source = told[0].source
     traces = [turn.trace or Trace(source=source) for turn in run.turns]
-    of_session = source != AGENT_RESULT and reader_of(source).usage_of_session
+    of_session = source != AGENT_RESULT and (reader_of(source).usage_of_session or _counts_its_session(agent))
     joined = join_turns(traces, usage_of_last=of_session)
     write_trace(joined, roots.trace)
     return joined
+
+
+def _counts_its_session(agent: AgentBase) -> bool:
+    if not isinstance(agent, PresetAgent):
+        return False
+    from keystone_action.agents.presets.preset import load_preset
+
+    talk = load_preset(agent.type).conversation
+    return talk is not None and talk.usage_of_session
 
 
 def _own_addresses(prepared: Prepared) -> frozenset[tuple[str, int]]:

@@ -238,7 +238,7 @@ class NoneAgent(AgentBase):
     type: Literal["none"]
 
 
-PresetType = Literal["claude-code", "codex", "gemini", "mini-swe-agent", "opencode", "aider"]
+PresetType = Literal["claude-code", "codex", "gemini", "mini-swe-agent", "opencode", "aider", "qwen-code"]
 PRESET_TYPES: tuple[PresetType, ...] = get_args(PresetType)
 
 
@@ -250,7 +250,7 @@ class PresetAgent(AgentBase):
     type: PresetType
     model: Annotated[str, Field(min_length=1)] | None = None
     """The model that it uses. Programs that work with several providers (`mini-swe-agent`, `opencode`, `aider`) need
-    one, with the provider in front. The others choose their own where there is none.
+    one, with the provider in front; `qwen-code` needs one. The others choose their own where there is none.
 
     Example: `anthropic/claude-sonnet-4-5`
     """
