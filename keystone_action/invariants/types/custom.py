@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, ClassVar, Literal, Self
 
+import anyio.to_thread
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
@@ -166,7 +167,7 @@ class Custom(Check):
         files, packages = self._sandbox_files(context, content), context.evidence.packages
         if self.agent_packages:
             files["path/sitecustomize.py"] = _FINDER.read_bytes()
-        given = context.give(files, packages if self.agent_packages else None)
+        given = await anyio.to_thread.run_sync(context.give, files, packages if self.agent_packages else None)
         sandbox = await context.sandbox(without_programs_of_git=True)
         interpreter = self._interpreter(content, python="python3")
         if interpreter is None:
