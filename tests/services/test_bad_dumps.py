@@ -295,6 +295,9 @@ def test_dumps_of_whole_databases_of_mysql_are_too(load_mysql: Load, mariadb: Ma
         failure.value.help
     )
     run = ClientScript(script(file), lambda: script_session(where), name, [name]).run
+    assert anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError]) == ()
+    file.write_bytes(file.read_bytes().replace(name.encode(), b"shop"))
+    run = ClientScript(script(file), lambda: script_session(where), name, [name, "shop"]).run
     (notice,) = anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError])
     assert notice == "fixture dump.sql: passed over 2 statements that make or drop the database"
     file.write_text(

@@ -328,13 +328,13 @@ class ClientScript:
             self._session.select_db(self.database if name in self.databases else name)
             return
         of_database = _OF_DATABASE.match(statement.text)
-        if of_database is not None and _name(of_database[1].decode("utf-8", "replace")) in self.databases:
-            if statement.words[:1] == ("alter",):  # it may have another name
-                own = self.database.replace("`", "``").encode()
-                self._query(
-                    statement.text[: of_database.start(1)] + b"`" + own + b"`" + statement.text[of_database.end(1) :]
-                )
-            else:
+        own = _name(of_database[1].decode("utf-8", "replace")) if of_database is not None else ""
+        if of_database is not None and own in self.databases and own != self.database:
+            if statement.words[:1] == ("alter",):
+                there = self.database.replace("`", "``").encode()
+                before, after = statement.text[: of_database.start(1)], statement.text[of_database.end(1) :]
+                self._query(before + b"`" + there + b"`" + after)
+            else:  # it is there, new, and has another name
                 self.passed_over.add("statements that make or drop the database")
             return
         try:
