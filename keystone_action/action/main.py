@@ -146,6 +146,9 @@ class _Step:
             self.reporting = Reporting(options, event, self.environ, self.commands)
         self.warnings = reader.unknown()
         reader.raise_problems()
+        if options.caller.shard_variables and options.cells.shard is not None:
+            index, count = options.cells.shard
+            self.commands.log(f"this is shard {index}/{count}, by {options.caller.shard_variables}")
         if self.reporting is not None:
             self.reporting.directory = options.reports.folder
         if options.reports.summary_template is not None and options.jobs.mode in ("run", "merge"):

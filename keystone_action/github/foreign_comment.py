@@ -90,7 +90,7 @@ def _amounts(run: RunResult) -> Iterator[tuple[tuple[float | None, ...], float]]
         yield tuple(spec.positions.values()), _MOST
         for group in spec.groups:
             yield (group.composite,), 1
-            yield (group.passed, group.total), _MOST
+            yield (group.passed, group.total, group.not_run), _MOST
         for cell in spec.cells:
             yield (cell.composite, *(check.score for check in cell.invariants)), 1
             ran = () if cell.agent is None else (cell.agent.duration_s,)

@@ -216,7 +216,7 @@ def read_options(reader: InputReader, *, is_committed: IsCommitted = lambda *_: 
             found |= {} if value is None else {setting.name: value}
     if found.get("shard") == AUTO_SHARD:
         try:
-            found["shard"], _ = find_shard(reader.environ)
+            found["shard"], found["shard_variables"] = find_shard(reader.environ)
         except UsageError as error:
             reader.problems.append(error)
             del found["shard"]

@@ -397,6 +397,8 @@ class CallerOptions(Group):
     """Why this run gets no secrets (a fork), said when one is missing; empty otherwise."""
     not_enforced: tuple[str, ...] = ()
     """Sentences on what this process can't do, whatever sandbox its cells have."""
+    shard_variables: str = ""
+    """Which variables `shard: auto` was read from; empty where it was not."""
     verbose: bool = False
     """Progress is told of each command and service."""
 

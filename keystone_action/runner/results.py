@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -53,6 +53,8 @@ class ResultsSoFar:
         self._cells: dict[str, CellResult] = {}
         self._isolated: dict[str, SandboxInfo] = {}
         self._late_notices: list[str] = []
+        self.again: Collection[str] = ()
+        """The ids of cells that broke in an earlier call and are run again."""
 
     @property
     def cells(self) -> Mapping[str, CellResult]:
@@ -139,8 +141,11 @@ class ResultsSoFar:
         shard = options.cells.shard
         name = None if shard is None else f"{shard[0]}/{shard[1]}"
         positions = plan.positions if shard is not None else ()
-        not_run = Groups(plan.cells, self._cells).not_needed()
-        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), options.selection.chosen, positions, not_run)
+        chosen, not_run = options.selection.chosen, self._not_run()
+        return PlanInfo(name, plan.total, plan.digest, dict(plan.specs), chosen, positions, not_run)
+
+    def _not_run(self) -> tuple[str, ...]:
+        return Groups(self._planned.plan.cells, self._cells, self.again).not_needed()
 
     def _mixed_sandboxes(self) -> list[str]:
         """Which specs run in containers, where others don't."""
@@ -169,7 +174,8 @@ class ResultsSoFar:
             scenarios=share if isinstance(share, str) else share_name(share.at_least),
             positions=dict(loaded.lines),
         )
-        return with_certainty(decide_spec(head, [self._cells[cell.id] for cell in planned if cell.id in self._cells]))
+        found = [self._cells[cell.id] for cell in planned if cell.id in self._cells]
+        return with_certainty(decide_spec(head, found, self._not_run() if head.stopping is not None else ()))
 
     def _weakest_sandbox(self) -> SandboxInfo:
         """What isolated the agents: the weakest of the cells that are shown, those of earlier parts too; where none is

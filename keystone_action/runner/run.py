@@ -136,6 +136,7 @@ async def _run_planned(
         await identification.read(planned.plan)  # before anything of another run is started
         for entry in earlier_cells(recorded, planned):
             results.take_over(entry)
+        results.again = before.keys() - results.cells.keys()
     stop.so_far = so_far
     finished = FinishedCells(journal, lambda cell, result: planned.progress.cell(cell.loaded.spec.id, result))
 
@@ -177,7 +178,7 @@ async def _run_cells(
         return results.add(cell, result)
 
     schedule, notices = make_schedule(
-        planned.plan, planned.options, results.cells, run.spending.refusal, progress.not_run
+        planned.plan, planned.options, results.cells, run.spending.refusal, results.again, progress.not_run
     )
     async with anyio.create_task_group() as group:
         if planned.options.running.resume is None:

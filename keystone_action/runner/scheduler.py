@@ -40,10 +40,13 @@ class Groups:
         self,
         cells: Sequence[Cell] = (),
         finished: Mapping[str, CellResult] = MappingProxyType({}),
+        again: Collection[str] = (),
         not_run: Callable[[], None] = lambda: None,
     ) -> None:
-        """cells: all that are planned. finished: those of an earlier part of this run, by their ids. not_run: told of
-        each cell that does not have to run when its turn comes."""
+        """cells: all that are planned. finished: those of an earlier part of this run, by their ids. again: the ids of
+        those that broke there: what is known of them must not be lost, so they are run again. not_run: told of each
+        cell that does not have to run when its turn comes."""
+        self._again = again
         self._told = not_run
         self._tests: dict[str, GroupTest] = {}
         self._waiting: dict[str, dict[str, int]] = {}  # by group and cell id: the places of those that are not finished
@@ -64,14 +67,20 @@ class Groups:
 
     def leave_out(self, cell: Cell) -> bool:
         """Whether this cell does not have to run, since its group is decided without it."""
-        decided = cell.group in self._tests and self._tests[cell.group].is_decided
+        decided = cell.id not in self._again and cell.group in self._tests and self._tests[cell.group].is_decided
         if decided:
             self._told()
         return decided
 
     def not_needed(self) -> tuple[str, ...]:
         """The ids of all cells that are not finished and whose groups are decided."""
-        return tuple(name for group, test in self._tests.items() if test.is_decided for name in self._waiting[group])
+        return tuple(
+            name
+            for group, test in self._tests.items()
+            if test.is_decided
+            for name in self._waiting[group]
+            if name not in self._again
+        )
 
 
 def stopping_rule(cell: Cell) -> StoppingRule | None:
@@ -275,9 +284,10 @@ def make_schedule(
     options: Options,
     finished: Mapping[str, CellResult],
     refusal: Callable[[], str] = str,
+    again: Collection[str] = (),
     not_run: Callable[[], None] = lambda: None,
 ) -> tuple[Schedule, list[str]]:
-    """How the cells are run, and what people should know of it. not_run: see `Groups`."""
+    """How the cells are run, and what people should know of it. again, not_run: see `Groups`."""
     loaded = {cell.loaded.spec.id: cell.loaded for cell in planned.cells}
     specs = {spec_id: one.spec for spec_id, one in loaded.items()}
     fail_fast = frozenset(spec_id for spec_id, one in loaded.items() if one.fail_fast)
@@ -303,7 +313,7 @@ def make_schedule(
         refusal=refusal,
         fail_fast=fail_fast,
         stopped=stopped_before(planned, finished, fail_fast),
-        groups=Groups(planned.cells, finished, not_run),
+        groups=Groups(planned.cells, finished, again, not_run),
     )
     return schedule, sorted(whole)
 

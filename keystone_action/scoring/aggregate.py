@@ -50,10 +50,24 @@ def group_key(cell: CellResult) -> tuple[str, str]:
 
 
 def aggregate_groups(
-    cells: Sequence[CellResult], aggregation: Aggregation, threshold: float, stopping: StoppingRule | None = None
+    cells: Sequence[CellResult],
+    aggregation: Aggregation,
+    threshold: float,
+    stopping: StoppingRule | None = None,
+    not_run: Collection[str] = (),
 ) -> tuple[GroupResult, ...]:
-    """One result for each scenario × parameter set, in the order in which they first come."""
-    return tuple(_group(members, aggregation, threshold, stopping) for members in by_group(cells))
+    """One result for each scenario × parameter set, in the order in which they first come. not_run: the ids of the
+    cells that were planned and did not have to run."""
+    spared = Counter(map(group_name, not_run))
+    return tuple(
+        _group(members, aggregation, threshold, stopping, spared[group_name(members[0].id)])
+        for members in by_group(cells)
+    )
+
+
+def group_name(cell_id: str) -> str:
+    """What the ids of all replicas of a group begin with."""
+    return cell_id.rpartition(".r")[0]
 
 
 def by_group(cells: Iterable[CellResult]) -> list[list[CellResult]]:
@@ -70,23 +84,26 @@ def outcome_of(cell: CellResult) -> bool | None:
 
 
 def stopped_early(cells: Sequence[CellResult], aggregation: Aggregation, stopping: StoppingRule | None) -> bool:
-    """Whether these replicas are fewer than the most that there could be, and decided all the same."""
-    if stopping is None or len(cells) >= stopping.max:
+    """Whether these replicas decide their group, so that others did not have to run."""
+    if stopping is None:
         return False
     ordered = sorted(cells, key=lambda cell: cell.replica)
     return is_decided(stopping, aggregation, map(outcome_of, ordered))
 
 
 def _group(
-    cells: Sequence[CellResult], aggregation: Aggregation, threshold: float, stopping: StoppingRule | None
+    cells: Sequence[CellResult],
+    aggregation: Aggregation,
+    threshold: float,
+    stopping: StoppingRule | None,
+    spared: int,
 ) -> GroupResult:
-    early = stopping is not None and stopped_early(cells, aggregation, stopping)
-    most = stopping.max if stopping is not None and early else len(cells)
-    found = _decide_group(cells, aggregation, threshold, most)
-    if not early:
-        return found
-    decided = f"decided after {len(cells)} of {most}"
-    return replace(found, reason=f"{found.reason}; {decided}" if found.reason else decided, not_run=most - len(cells))
+    """spared: how many more replicas were planned."""
+    if stopping is None or not spared or not stopped_early(cells, aggregation, stopping):
+        return _decide_group(cells, aggregation, threshold, len(cells))
+    found = _decide_group(cells, aggregation, threshold, stopping.max)
+    decided = f"decided after {len(cells)} of {len(cells) + spared}"
+    return replace(found, reason=f"{found.reason}; {decided}" if found.reason else decided, not_run=spared)
 
 
 def _decide_group(cells: Sequence[CellResult], aggregation: Aggregation, threshold: float, most: int) -> GroupResult:
@@ -311,11 +328,12 @@ def _with_share(spec: SpecResult) -> SpecResult:
     return replace(spec, verdict=tally.verdict, scenario_rate=wilson(tally.passed, graded) if graded else None)
 
 
-def decide_spec(head: SpecResult, cells: Sequence[CellResult]) -> SpecResult:
+def decide_spec(head: SpecResult, cells: Sequence[CellResult], not_run: Collection[str] = ()) -> SpecResult:
     """The spec with these cells, in their order, and all that follows from them. `head` gives the threshold and the
-    rules for replicas and scenarios. Raises ValueError for an unknown rule."""
+    rules for replicas and scenarios. not_run: the ids of the run's cells that did not have to run. Raises ValueError
+    for an unknown rule."""
     rule = rule_of(head.replica_aggregation)
-    groups = aggregate_groups(cells, rule, head.pass_threshold, head.stopping)
+    groups = aggregate_groups(cells, rule, head.pass_threshold, head.stopping, not_run)
     rate = pass_rate(cells) if head.stopping is None else stopped_pass_rate(count_graded(cells))
     decided = replace(
         head,

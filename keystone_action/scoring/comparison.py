@@ -93,8 +93,15 @@ def _changed_rules(before: SpecResult, after: SpecResult) -> Iterator[str]:
         yield f"{after.id}: threshold {show_threshold(before.pass_threshold)} → {show_threshold(after.pass_threshold)}"
     if before.replica_aggregation != after.replica_aggregation:
         yield f"{after.id}: replicas needed {before.replica_aggregation} → {after.replica_aggregation}"
+    if before.stopping != after.stopping:
+        yield f"{after.id}: replicas {_replicas(before)} → {_replicas(after)}"
     if before.scenarios != after.scenarios:
         yield f"{after.id}: scenarios needed {before.scenarios} → {after.scenarios}"
+
+
+def _replicas(spec: SpecResult) -> str:
+    rule = spec.stopping
+    return "in a fixed number" if rule is None else f"{rule.min} to {rule.max} until decided ({rule.confidence:g})"
 
 
 def _is_part(run: RunResult, other: RunResult) -> bool:
@@ -158,10 +165,11 @@ def _spec_side(spec: SpecResult | None) -> _Side:
 
 
 def _strata(before: SpecResult, after: SpecResult) -> Iterator[Stratum]:
-    """One for each group that both have: what only one of them ran says nothing about a difference."""
-    for one, other in join_values(_cells_by_group(before), _cells_by_group(after)):
-        if one is not None and other is not None:
-            yield Stratum(*_count_passed(one), *_count_passed(other))
+    """One for each group that both have, and that did not stop early: what only one of them ran says nothing about a
+    difference."""
+    for one, other in join_values(_with_cells(before), _with_cells(after)):
+        if one is not None and other is not None and not (one[0].not_run or other[0].not_run):
+            yield Stratum(*_count_passed(one[1]), *_count_passed(other[1]))
 
 
 def _groups(before: SpecResult | None, after: SpecResult | None, *, partial: bool) -> Iterator[ComparedGroup]:
@@ -252,7 +260,8 @@ def _difference(
     strata: Sequence[Stratum] | None = None,
 ) -> Difference:
     counts = Stratum(before.passed, before.total, after.passed, after.total)
-    if group is not None and min(before.total, after.total) >= 1 and max(before.total, after.total) >= 2:
+    repeated = min(before.total, after.total) >= 1 and max(before.total, after.total) >= 2
+    if group is not None and repeated and before.replicas and after.replicas:
         strata = [counts]
     tested = group is not None and is_tested(before.replicas, after.replicas)
     regression = None if group is None else regression_of(before.outcome, after.outcome, counts, tested=tested)

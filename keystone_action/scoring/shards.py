@@ -19,6 +19,7 @@ from keystone_action.scoring.aggregate import (
     by_group,
     decide_run,
     decide_spec,
+    group_name,
     rule_of,
     share_of,
     stopped_early,
@@ -26,7 +27,7 @@ from keystone_action.scoring.aggregate import (
 )
 from keystone_action.scoring.differences import SpecChanges
 from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SpecResult
-from keystone_action.scoring.soundness import problem_of, shorten_text
+from keystone_action.scoring.soundness import is_sound, problem_of, shorten_text
 from keystone_action.scoring.statistics import with_certainty
 from keystone_action.spec.limits import MOST_COUNTED
 
@@ -34,6 +35,7 @@ MOST_SHARDS = 100_000
 MOST_CELLS = 10_000_000
 """Far above what any service starts and any plan has; what a shard says of itself has no other bound."""
 
+_REPLICA = re.compile(r"\.r[0-9]{1,7}\Z")
 _SHARD = re.compile(r"([1-9][0-9]{0,5})/([1-9][0-9]{0,5})")
 
 
@@ -115,6 +117,8 @@ def check_values(shard: ShardRun) -> None:
             raise malformed_shard(shard, f"its plan does not have the spec {shorten_text(spec.id)} as it was run")
         if not 0 <= spec.pass_threshold <= 1:
             raise malformed_shard(shard, f"pass_threshold {spec.pass_threshold} of {shorten_text(spec.id)}")
+        if spec.stopping is not None and not is_sound(spec.stopping):
+            raise malformed_shard(shard, f"when the replicas of {shorten_text(spec.id)} stop")
         try:
             rule_of(spec.replica_aggregation)
             share_of(spec.scenarios)
@@ -248,26 +252,26 @@ def _cells(shards: Sequence[ShardRun], digest_of: Callable[[Iterable[str]], str]
 
 
 def _planned_ids(shard: ShardRun) -> list[str]:
-    """The ids of all cells of a shard in the plan's order: after those that ran of a group come those that did not.
-    Raises HarnessError where cells are said not to be needed that are."""
+    """The ids of all cells of a shard in the plan's order: of each group by the numbers of its replicas, of which some
+    may not have run. Raises HarnessError where cells are said not to be needed that are."""
     waiting: dict[str, list[str]] = {}
     for name in shard.not_run:
-        waiting.setdefault(_group_name(name), []).append(name)
+        if not _REPLICA.search(name):
+            raise malformed_shard(shard, f"{shorten_text(name)} is not the id of a cell")
+        waiting.setdefault(group_name(name), []).append(name)
     ids: list[str] = []
     for spec in shard.run.specs:
         for members in by_group(spec.cells):
-            left_out = waiting.pop(_group_name(members[0].id), [])
+            left_out = waiting.pop(group_name(members[0].id), [])
             if left_out and not stopped_early(members, rule_of(spec.replica_aggregation), spec.stopping):
                 why = f"{shorten_text(left_out[0])} was not run, and its group is not decided without it"
                 raise malformed_shard(shard, why)
-            ids += [*(cell.id for cell in members), *left_out]
+            numbers = [(cell.replica, cell.id) for cell in members]
+            numbers += [(int(name.rpartition(".r")[2]), name) for name in left_out]
+            ids += [name for _, name in (sorted(numbers) if left_out else numbers)]
     if waiting or len(set(ids)) != len(ids):
         raise malformed_shard(shard, "cells that were not run belong to no group that was")
     return ids
-
-
-def _group_name(cell_id: str) -> str:
-    return cell_id.rpartition(".r")[0]
 
 
 def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResult]]) -> RunResult:
@@ -292,7 +296,8 @@ def _join_shards(shards: Sequence[ShardRun], cells: Sequence[tuple[str, CellResu
         spec_changes=_spec_changes(runs),
         baseline=None,  # a shard compared its own cells; the merge compares them all
     )
-    decided = (decide_spec(heads[spec_id], found) for spec_id, found in by_spec.items())
+    not_run = [name for shard in shards for name in shard.not_run]
+    decided = (decide_spec(heads[spec_id], found, not_run) for spec_id, found in by_spec.items())
     return decide_run(head, [with_certainty(spec) for spec in decided])
 
 
@@ -311,7 +316,7 @@ def _notices(shards: Sequence[ShardRun]) -> tuple[str, ...]:
         notice
         for shard in shards
         for notice in shard.run.notices
-        if shard.plan.shard is None or notice != shard_notice(shard.plan, len(shard.cells))
+        if shard.plan.shard is None or notice != shard_notice(shard.plan, len(shard.places))
     )
     return tuple(dict.fromkeys(found))
 

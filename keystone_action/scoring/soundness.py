@@ -15,7 +15,7 @@ from keystone_action.errors import UsageError
 from keystone_action.scoring.aggregate import decide_run, decide_spec
 from keystone_action.scoring.composite import weighted_mean
 from keystone_action.scoring.differences import SpecChanges
-from keystone_action.scoring.results import CellResult, RunResult, SpecResult
+from keystone_action.scoring.results import CellResult, RunResult, SpecResult, StoppingRule
 from keystone_action.spec.limits import MOST_COUNTED
 
 _CELL_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,249}")
@@ -73,6 +73,11 @@ def _contradiction(cell: CellResult) -> str:
     return ""
 
 
+def is_sound(rule: StoppingRule) -> bool:
+    """Whether a spec can have it."""
+    return 1 <= rule.min <= rule.max <= MOST_COUNTED and 0.5 <= rule.confidence < 1
+
+
 def shorten_text(text: str, limit: int = _SHOWN) -> str:
     """A text of somebody else's, cut, for a message."""
     return text if len(text) <= limit else f"{text[:limit]}…"
@@ -110,7 +115,8 @@ def baseline_of(run: RunResult, source: str) -> Baseline:
     if wrong is not None:
         raise _malformed_baseline(source, wrong)
     try:
-        specs = [decide_spec(spec, spec.cells) for spec in run.specs]
+        not_run = () if run.plan is None else run.plan.not_run
+        specs = [decide_spec(spec, spec.cells, not_run) for spec in run.specs]
         return Baseline(decide_run(run, specs), source)
     except (ValueError, OverflowError) as error:
         raise _malformed_baseline(source, str(error)) from None
@@ -137,6 +143,8 @@ def _wrong_spec(spec: SpecResult) -> Iterator[str]:
         yield f"the sha256 of {shorten_text(spec.id)} is none"
     if not 0 <= spec.pass_threshold <= 1:
         yield f"pass_threshold {spec.pass_threshold} of {shorten_text(spec.id)}"
+    if spec.stopping is not None and not is_sound(spec.stopping):
+        yield f"when the replicas of {shorten_text(spec.id)} stop"
     ids = [cell.id for cell in spec.cells]
     if len(set(ids)) != len(ids):
         yield f"{shorten_text(spec.id)} has a cell twice"

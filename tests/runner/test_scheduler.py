@@ -25,7 +25,7 @@ from keystone_action.runner.journal import journal as finished_cells
 from keystone_action.runner.journal.entries import JournalEntry
 from keystone_action.runner.journal.journal import FinishedCells, Journal
 from keystone_action.runner.model_access import Spending
-from keystone_action.runner.scheduler import Schedule, not_run, run_cells
+from keystone_action.runner.scheduler import Groups, Schedule, not_run, run_cells
 from keystone_action.scoring.fields import nothing_used
 from keystone_action.scoring.results import CellResult
 from keystone_action.spec.loading.loader import load
@@ -377,3 +377,36 @@ def test_a_disk_that_takes_no_line_ends_the_run(tmp_path: Path, monkeypatch: pyt
         run(tmp_path, cells, schedule(concurrency=2), run_cell)
     assert caught.group_contains(OutputError, match="Input/output error")
     assert len(begun) < len(cells)
+
+
+def stopping_cells(directory: Path) -> list[Cell]:
+    path = directory / "stops.keystone.yaml"
+    text = SPEC.format("stops", "{min: 1, max: 5}")
+    path.write_text(f"{text}scoring: {{replica_aggregation: any}}\n")
+    return list(plan([load(path, TYPES)], Selection(params={})).cells)
+
+
+def test_a_cell_that_broke_before_is_run_again_though_its_group_is_decided(tmp_path: Path) -> None:
+    """What it broke at, and what it cost, must not be lost: it keeps its group in error unless it is graded now."""
+    cells = stopping_cells(tmp_path)
+    passed = replace(not_run(cells[1], ""), verdict="pass", composite=1.0)
+    spared: list[None] = []
+    groups = Groups(cells, {cells[1].id: passed}, {cells[0].id}, lambda: spared.append(None))
+    assert [groups.leave_out(cell) for cell in (cells[0], *cells[2:])] == [False, True, True, True]
+    assert groups.not_needed() == tuple(cell.id for cell in cells[2:])
+    assert len(spared) == 3
+
+
+def test_replicas_stop_when_their_group_is_decided(tmp_path: Path) -> None:
+    cells, ran = stopping_cells(tmp_path), []
+
+    async def run_cell(cell: Cell) -> Attempt:
+        ran.append(cell.replica)
+        return Attempt(
+            replace(not_run(cell, ""), verdict="pass" if cell.replica == 1 else "fail", composite=0.0, error=None),
+            "as_asked",
+        )
+
+    announced = run(tmp_path, cells, schedule(concurrency=1, groups=Groups(cells)), run_cell)
+    assert ran == [0, 1]
+    assert announced == [cells[0].id, cells[1].id]

@@ -13,10 +13,10 @@ from support.shard_runs import cell, named, runs, shards_of, spec, whole
 
 from keystone_action import __version__
 from keystone_action.errors import HarnessError, KeystoneError, UsageError
-from keystone_action.scoring.aggregate import exit_code_of, rule_name, rule_of
+from keystone_action.scoring.aggregate import decide_spec, exit_code_of, rule_name, rule_of
 from keystone_action.scoring.differences import BaselineComparison, SpecChange, SpecChanges
 from keystone_action.scoring.document import run_to_document
-from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo
+from keystone_action.scoring.results import CellResult, PlanInfo, RunResult, SandboxInfo, StoppingRule
 from keystone_action.scoring.shards import ShardRun, merge
 from keystone_action.spec.plan import cells_digest
 
@@ -310,3 +310,49 @@ def test_times_are_from_the_first_start_to_the_last_end() -> None:
 @given(st.sampled_from(["all", "any", "majority", "mean"]) | st.integers(1, 10**6))
 def test_rules_for_replicas_have_names(rule: Any) -> None:
     assert rule_of(rule_name(rule)) == rule
+
+
+RULE = StoppingRule(min=1, max=5, confidence=0.95)
+
+
+def stopped_run(ran: list[CellResult], not_run: list[int], rule: StoppingRule = RULE) -> RunResult:
+    """A whole run of one group, of which these replicas were not run."""
+    ids = tuple(f"alpha.alpha.r{number}" for number in not_run)
+    head = replace(spec("alpha", ran, rule="any"), stopping=rule)
+    run = whole([decide_spec(head, ran, ids)])
+    assert run.plan is not None
+    planned = sorted([*(one.id for one in ran), *ids])
+    return replace(run, plan=replace(run.plan, cells=len(planned), digest=cells_digest(planned), not_run=ids))
+
+
+def test_a_group_that_stopped_with_a_gap_is_joined() -> None:
+    """As where the first replica was under way when the run was cut, and the second had decided when it was resumed."""
+    run = stopped_run([cell("alpha", "alpha", 1)], [0, 2, 3, 4])
+    joined = join(named([run]))
+    assert joined.plan == run.plan
+    assert joined.specs[0].groups == run.specs[0].groups
+    assert joined.specs[0].groups[0].reason == "decided after 1 of 5"
+
+
+@pytest.mark.parametrize(
+    ("ran", "not_run", "rule", "words"),
+    [
+        ([], [0], RULE, "belong to no group that was"),
+        ([cell("alpha", "alpha", 0, "fail", score=0.0)], [1, 2, 3, 4], RULE, "its group is not decided without it"),
+        ([cell("alpha", "alpha", 0)], [0, 1, 2, 3], RULE, "belong to no group that was"),
+        ([cell("alpha", "alpha", 0)], [1, 2, 3, 4], replace(RULE, confidence=1.0), "when the replicas of alpha stop"),
+        ([cell("alpha", "alpha", 0)], [1, 2, 3, 4], replace(RULE, min=0), "when the replicas of alpha stop"),
+        ([cell("alpha", "alpha", 0)], [1, 2, 3, 4], replace(RULE, max=0), "when the replicas of alpha stop"),
+    ],
+)
+def test_what_no_run_leaves_out_is_refused(
+    ran: list[CellResult], not_run: list[int], rule: StoppingRule, words: str
+) -> None:
+    if not ran:
+        other = stopped_run([cell("alpha", "beta", 0)], [])
+        assert other.plan is not None
+        run = replace(other, plan=replace(other.plan, cells=2, not_run=("alpha.alpha.r0",)))
+    else:
+        run = stopped_run(ran, not_run)
+        run = replace(run, specs=tuple(replace(one, stopping=rule) for one in run.specs))
+    refused(named([run]), HarnessError, words)

@@ -205,19 +205,36 @@ class TestInterval:
         assert stopped_pass_rate([(0, 0)]) is None
 
 
+SPARED = tuple(f"alpha.alpha.r{number}" for number in range(8, 20))
+
+
 def test_a_group_that_stopped_is_no_sample_of_a_fixed_size() -> None:
     """Fisher's test takes both sides for one; such a group is compared by its verdict, as one of few replicas is."""
     cells = [cell("alpha", "alpha", number) for number in range(8)]
     fixed = spec("alpha", cells, rule="majority")
     head = replace(fixed, stopping=RULE)
-    stopped = with_certainty(decide_spec(head, cells))
-    assert stopped.groups[0].not_run == 12
-    for one, tested in ((fixed, True), (stopped, False)):
+    stopped = with_certainty(decide_spec(head, cells, SPARED))
+    assert (stopped.groups[0].not_run, stopped.groups[0].reason) == (12, "decided after 8 of 20")
+    for one, tested, spared in ((fixed, True, ()), (stopped, False, SPARED)):
         run = whole([one])
-        worse = replace(run, specs=(decide_spec(one, [failed(each) for each in cells]),))
-        (group,) = compare_runs(run, worse, source="before").groups
-        assert (group.p_worse is not None) is tested
+        worse = replace(run, specs=(decide_spec(one, [failed(each) for each in cells], spared),))
+        compared = compare_runs(run, worse, source="before")
+        (group,) = compared.groups
+        assert (group.p_worse is not None) is (group.p_value is not None) is tested
+        assert (compared.specs[0].p_value is not None) is tested
         assert group.regression == ("test" if tested else "flip")
+    changed = compare_runs(whole([fixed]), whole([stopped]), source="before").changed_rules
+    assert changed == ("alpha: replicas in a fixed number → 3 to 20 until decided (0.95)",)
+
+
+def test_what_did_not_have_to_run_is_what_the_plan_says() -> None:
+    """Of replicas that `--filter` chose all ran, though there are fewer than max."""
+    cells = [cell("alpha", "alpha", number) for number in range(8)]
+    head = replace(spec("alpha", cells, rule="majority"), stopping=RULE)
+    (group,) = decide_spec(head, cells).groups
+    assert (group.not_run, group.reason) == (0, "")
+    undecided = decide_spec(head, cells[:4], SPARED).groups[0]
+    assert (undecided.not_run, undecided.total) == (0, 4)
 
 
 def failed(passed: CellResult) -> CellResult:

@@ -232,7 +232,9 @@ def _rules_used(baseline: BaselineComparison, found: Sequence[Difference]) -> It
     by = Counter(one.regression for one in found)
     few = f"with fewer than {FEWEST_FOR_TEST} replicas"
     counted = [f"{by['test']:,} by the one-sided exact test (p < {SIGNIFICANT})"] if by["test"] else []
-    counted += [f"{by['flip']:,} as {'a flip' if by['flip'] == 1 else 'flips'}, {few} on a side"] if by["flip"] else []
+    stopped = any(one.regression == "flip" and 0 in (one.replicas_before, one.replicas_after) for one in found)
+    few += " on a side" + (", or stopped when it was decided" if stopped else "")
+    counted += [f"{by['flip']:,} as {'a flip' if by['flip'] == 1 else 'flips'}, {few}"] if by["flip"] else []
     if counted:
         yield f"Regressions: {' and '.join(counted)}."
     if noisy := _could_be_noise(found):

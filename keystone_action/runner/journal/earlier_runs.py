@@ -10,6 +10,7 @@ from pathlib import Path
 
 from keystone_action.errors import KeystoneError, UsageError
 from keystone_action.files.descent import read_plain
+from keystone_action.scoring.aggregate import by_group, group_name
 from keystone_action.scoring.comparison import compare_runs
 from keystone_action.scoring.document import RESULTS_FILE, run_from_document
 from keystone_action.scoring.results import RunResult
@@ -109,10 +110,21 @@ def read_failed_cells(path: Path, shown: str) -> FailedCells:
     verdicts = {cell.id: cell.verdict for spec in run.specs for cell in spec.cells}
     planned = 0 if run.plan is None else len(run.plan.positions) if run.plan.shard else run.plan.cells
     not_run = () if run.plan is None else run.plan.not_run
+    open_groups = {
+        group_name(members[0].id)
+        for spec in run.specs
+        for group, members in zip(spec.groups, by_group(spec.cells), strict=False)
+        if group.verdict in ("fail", "error")
+    }
+    # What did not have to run since others failed has to, once those pass.
+    spared = [name for name in not_run if group_name(name) not in open_groups]
     found = FailedCells(
         run_id=run.run_id,
-        failed=tuple(name for name, verdict in verdicts.items() if verdict != "pass"),
-        settled=frozenset((*not_run, *(name for name, verdict in verdicts.items() if verdict == "pass"))),
+        failed=(
+            *(name for name, verdict in verdicts.items() if verdict != "pass"),
+            *(name for name in not_run if group_name(name) in open_groups),
+        ),
+        settled=frozenset((*spared, *(name for name, verdict in verdicts.items() if verdict == "pass"))),
         unfinished=len(verdicts) + len(not_run) < planned or not verdicts,
         chosen=run.plan.chosen if run.plan else (),
         shard=shard,
