@@ -12,7 +12,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from keystone_action.report.ladder import SUMMARY_LIMIT, Level, fit
-from keystone_action.report.summary import TEMPLATE, summary_variables
+from keystone_action.report.summary import TEMPLATE, levels, summary_variables
 from keystone_action.report.templating import author_markdown_environment
 from keystone_action.scoring.document import run_to_document
 from keystone_action.scoring.results import RunResult
@@ -37,6 +37,7 @@ VARIABLES = frozenset(
             "max_open",
             "max_passed",
             "misleading",
+            "prompts",
         ),
         *("notes", "notes_left_out", "reasons", "reasons_left_out", "report", "result", "run", "spec_rows"),
         *("spec_rows_left_out", "specs", "terms"),
@@ -87,8 +88,8 @@ def render_author_summary(text: str, name: str, run: RunResult, limit: int = SUM
 
     first = _verdict(run)
     try:
-        rendered = fit(lambda level: _keeping(first, render(level)), limit)
-        ends = tried[-1] == "everything" or _ends(render("failures"))
+        rendered = fit(lambda level: _keeping(first, render(level)), limit, levels(run))
+        ends = tried[-1] != "failures" or _ends(render("failures"))
     except MemoryError:
         raise
     except _VerdictLost:

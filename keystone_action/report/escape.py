@@ -219,20 +219,22 @@ def is_long(text: str) -> bool:
     return len(text) > 200 or "\n" in text.strip()
 
 
-def excerpt(text: str, *, lines: int = 60, characters: int = 6000) -> str:
+def excerpt(text: str, *, lines: int = 60, characters: int = 6000, head: float = 0.25) -> str:
     """The head and the tail of a long text with a line between them that says how much is left out.
 
-    A quarter is head: what a program says last is what explains how it ended.
+    head: the part of it that is head. A quarter, unless said: what a program says last is what explains how it ended.
     """
     rows = text.rstrip("\n").split("\n")
     if len(rows) <= lines and len(text) <= characters:
         return text.rstrip("\n")
-    head = _within(rows[: lines // 4], characters // 4)
-    tail = _within(rows[len(head) :][::-1][: lines - lines // 4], characters - characters // 4)[::-1]
-    left_out = len(rows) - len(head) - len(tail)
-    if not left_out or not tail:
-        return _middle_cut(text.rstrip("\n"), characters)
-    return "\n".join([*head, f"[… {left_out:,} lines left out …]", *tail])
+    top, room = int(lines * head), int(characters * head)
+    first = _within(rows[:top], room)
+    last = _within(rows[len(first) :][::-1][: lines - top], characters - room)[::-1]
+    left_out = len(rows) - len(first) - len(last)
+    # A line longer than the larger part has for it is cut in itself, since it is what the part is for.
+    if not left_out or not (first if head > 0.5 else last):
+        return _middle_cut(text.rstrip("\n"), room, characters - room)
+    return "\n".join([*first, f"[… {left_out:,} lines left out …]", *last])
 
 
 def _within(rows: list[str], characters: int) -> list[str]:
@@ -240,6 +242,8 @@ def _within(rows: list[str], characters: int) -> list[str]:
     return rows[: sum(1 for _ in takewhile(lambda end: end <= characters, ends))]
 
 
-def _middle_cut(text: str, characters: int) -> str:
-    head, tail = text[: characters // 4], text[len(text) - (characters - characters // 4) :]
-    return f"{head}\n[… {len(text) - characters:,} characters left out …]\n{tail}"
+def _middle_cut(text: str, head: int, tail: int) -> str:
+    left_out = len(text) - head - tail
+    if left_out <= 0:  # few characters on many lines
+        return text
+    return f"{text[:head]}\n[… {left_out:,} characters left out …]\n{text[len(text) - tail :]}"

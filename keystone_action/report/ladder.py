@@ -1,12 +1,13 @@
-"""Documents that must not be larger than a place allows: everything, else the failures, else as many lines as fit."""
+"""Documents that must not be larger than a place allows: everything, else less of it, else as many lines as fit."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
-Level = Literal["everything", "failures"]
+Level = Literal["everything", "unprompted", "failures"]
+"""`unprompted`: all but what agents were asked. `failures`: without what passed, too."""
 
 SUMMARY_LIMIT = 1_048_576
 """Bytes of one job summary; the runner drops a larger one."""
@@ -19,15 +20,17 @@ _DETAILS = re.compile(r"<(/?)details\b", re.IGNORECASE)
 _NOTICE = "\n\n> [!WARNING]\n> **Cut here:** this place takes no more. The whole report is in `report.html`.\n"
 
 
-def fit(render: Callable[[Level], Iterable[str]], limit: int) -> str:
+def fit(
+    render: Callable[[Level], Iterable[str]], limit: int, levels: Sequence[Level] = ("everything", "failures")
+) -> str:
     """The document at the highest level of detail that takes at most `limit` bytes of UTF-8.
 
-    render: the pieces of the document for a level; it is not asked for more than fit. When the failures alone are
-    too large, they are cut at a line, what is open is closed and a notice says that the rest is in `report.html`. The
-    first line is never lost while it fits into limit itself.
+    render: the pieces of the document for a level; it is not asked for more than fit. levels: the highest first. When
+    the last is too large, it is cut at a line, what is open is closed and a notice says that the rest is in
+    `report.html`. The first line is never lost while it fits into limit itself.
     """
     text = ""
-    for level in ("everything", "failures"):
+    for level in levels:
         text, complete = _take(render(level), limit)
         if complete:
             return text

@@ -18,15 +18,25 @@ from keystone_action.scoring.results import RunResult
 TEMPLATE = "summary.md.j2"
 MAX_SPECS = 1_000
 """Specs in the table."""
+NO_PROMPTS = "What the agents were asked has no room here: it is in report.html"
 
 
 def render_summary(
     run: RunResult, limit: int = SUMMARY_LIMIT, *, links: Mapping[str, str] | None = None, report: str = ""
 ) -> str:
-    """The summary in at most `limit` bytes: passes and then the ends of failures give way; the verdict never does.
+    """The summary in at most `limit` bytes: prompts, then passes and the ends of failures give way, the verdict never.
     links: addresses of the specs' files, by id. report: where report.html is, as `report_link` takes it."""
     template = markdown_environment().get_template(TEMPLATE)
-    return fit(lambda level: template.generate(summary_variables(run, level, links, report)), limit)
+    return fit(lambda level: template.generate(summary_variables(run, level, links, report)), limit, levels(run))
+
+
+def levels(run: RunResult) -> tuple[Level, ...]:
+    """How a summary gives way: what agents were asked goes before anything that they did."""
+    return ("everything", "unprompted", "failures") if _has_prompts(run) else ("everything", "failures")
+
+
+def _has_prompts(run: RunResult) -> bool:
+    return any(cell.prompts for spec in run.specs for cell in spec.cells)
 
 
 def summary_variables(
@@ -37,8 +47,10 @@ def summary_variables(
     # All specs stand in one table, each with its reason.
     why, more_why = ([], 0) if several else view.reasons(run)
     notes, more_notes = view.notes(run)
+    if level != "everything" and _has_prompts(run):
+        notes = [*notes, NO_PROMPTS]
     addresses = safe_links(links)
-    rows = [row for row in spec_rows(run, addresses) if level == "everything" or row.verdict != "pass"]
+    rows = [row for row in spec_rows(run, addresses) if level != "failures" or row.verdict != "pass"]
     rows = rows if several else []
     return {
         "result": run,
@@ -59,7 +71,8 @@ def summary_variables(
         "report": report_link(report),
         "terms": Terms(),
         "again": command_again(run),
-        "everything": level == "everything",
+        "everything": level != "failures",
+        "prompts": level == "everything",
         "max_passed": view.MAX_PASSED,
         "max_open": view.MAX_OPEN,
     }

@@ -150,8 +150,9 @@ class CellResult:
     """The names of checks in error that the composite counts as 0, in a cell that fails whatever they would have
     scored."""
     prompts: ResultTexts = ()
-    """What was to be said to the agent: the prompt, then the text of each further turn, bounded and masked; empty in a
-    cell that ended before this was known."""
+    """What was to be said to the agent: the prompt, then the text of each further turn, masked. A long one is cut,
+    and of very many the last ones are, which the end of the last one kept says. Empty in a cell that ended before this
+    was known."""
 
     @property
     def broken_beside(self) -> tuple[InvariantResult, ...]:

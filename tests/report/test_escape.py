@@ -216,6 +216,20 @@ def test_an_excerpt_keeps_head_and_most_of_the_tail() -> None:
     assert excerpt("x" * 100, characters=40) == f"{'x' * 10}\n[… 60 characters left out …]\n{'x' * 30}"
 
 
+@settings(deadline=None)
+@given(st.text(), st.integers(4, 20), st.integers(20, 200))
+def test_an_excerpt_that_is_mostly_head_is_one_too(text: str, lines: int, characters: int) -> None:
+    cut = excerpt(text, lines=lines, characters=characters, head=0.75)
+    assert len(cut) <= characters + 60
+    assert cut.startswith(text.rstrip("\n")[: characters // 2].split("\n", 1)[0])
+    assert cut == text.rstrip("\n") or "left out …]" in cut
+
+
+def test_a_long_last_line_is_cut_by_no_more_than_there_is() -> None:
+    text = "\n".join([*["x"] * 100, "y" * 4600])
+    assert excerpt(text) == text
+
+
 def test_the_first_line_is_the_first_that_says_something() -> None:
     assert first_line("\n  \n  one \ntwo") == "one"
     assert first_line("x" * 30, limit=10) == "x" * 9 + "…"

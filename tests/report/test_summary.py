@@ -175,6 +175,7 @@ def test_a_template_of_a_user_extends_ours_by_blocks_and_stays_escaped() -> None
         notes_left_out=0,
         specs=view.spec_views(result),
         everything=True,
+        prompts=True,
         max_passed=5,
         max_open=5,
         again="",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from support.context import make_evidence
 from keystone_action.errors import OutputError
 from keystone_action.evidence.agent_run import AgentRun
 from keystone_action.evidence.masking import MASK, Masker
-from keystone_action.runner.cell.running_cell import CellFiles, GradedCheck, bound_output
+from keystone_action.runner.cell.running_cell import PROMPTS_LIMIT, CellFiles, GradedCheck, bound_output, bound_prompts
 from keystone_action.scoring.results import InvariantResult
 
 SECRET = "hunter2-hunter2"
@@ -69,3 +70,15 @@ def test_what_is_short_enough_stays(length: int) -> None:
 
 def test_a_long_text_keeps_both_ends() -> None:
     assert bound_output("start" + "x" * 1_234 + "enden", 10) == "start\n[… 1,234 characters cut …]\nenden"
+
+
+def test_prompts_are_bounded_each_and_together_and_the_cut_is_said() -> None:
+    assert bound_prompts([]) == ()
+    assert bound_prompts(["a", "b"]) == ("a", "b")
+    first, *_, last = many = bound_prompts(["x" * 10_000, *["ü" * 8_000] * 20])
+    assert "\n[… 1,808 characters cut …]\n" in first
+    assert len(many) == 4
+    assert last == "ü" * 8_000 + "\n[… further turns cut: 17 …]"
+    tiny = bound_prompts(["go", *[""] * 1_000_000])
+    assert len(json.dumps(tiny)) <= PROMPTS_LIMIT + 100
+    assert len(bound_prompts(["🧑" * 100_000])) == 1

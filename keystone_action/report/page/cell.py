@@ -254,7 +254,7 @@ def _details(spec: SpecResult, cell: CellResult, folder: Path | None) -> dict[st
             if rule.violated
         ],
         "checks": list(_checks(worst, spec)),
-        "asked": [(title, excerpt(text, lines=100, characters=_MESSAGE)) for title, text in view.asked(cell.prompts)],
+        "asked": view.asked(cell.prompts, lines=200, characters=_PRINTED),
         "agent": None if cell.agent is None else _agent(cell.agent),
         **found,
         "left_out": left_out,

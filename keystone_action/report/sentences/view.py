@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from keystone_action.report import words
-from keystone_action.report.escape import first_line, is_long
+from keystone_action.report.escape import excerpt, first_line, is_long
 from keystone_action.report.sentences.causes import VERDICT_RANK, Failure, check_rank, failures, scenario_share
 from keystone_action.report.sentences.facts import certainty, cost_facts, coverage, replay_note
 from keystone_action.scoring.composite import SCORE_TOLERANCE, show_threshold
@@ -361,12 +361,29 @@ def last_words(agent: AgentResult) -> list[tuple[str, str]]:
     return [(title, text) for title, text in found if text.strip()]
 
 
-def asked(prompts: Sequence[str]) -> list[tuple[str, str]]:
-    """What an agent was to be told, as (title, text), the first MAX_TURNS."""
-    more = [(f"Turn {number}", text) for number, text in enumerate(prompts[1:MAX_TURNS], 2)]
+def asked(prompts: Sequence[str], *, lines: int, characters: int) -> list[tuple[str, str]]:
+    """What an agent was to be told, as (title, text): the first MAX_TURNS, of long ones mostly the head. lines: of
+    each. characters: of all of them, about; what the short ones leave is the long ones'."""
+    shown = prompts[:MAX_TURNS]
+    room = _share([len(text) for text in shown], characters)
+    found = [
+        (f"Turn {number}" if number > 1 else "Prompt", excerpt(text, lines=lines, characters=room, head=0.75))
+        for number, text in enumerate(shown, 1)
+    ]
     if len(prompts) > MAX_TURNS:
-        more.append(("More", f"{words.count(len(prompts) - MAX_TURNS, 'more turn')} in results.json"))
-    return [("Prompt", text) for text in prompts[:1]] + more
+        found.append(("More", f"{words.count(len(prompts) - MAX_TURNS, 'more turn')} in results.json"))
+    return found
+
+
+def _share(sizes: Sequence[int], total: int) -> int:
+    """The size to cut each to, so that all of them take at most total."""
+    left = total
+    for place, size in enumerate(sorted(sizes)):
+        each = left // (len(sizes) - place)
+        if size > each:
+            return each
+        left -= size
+    return total
 
 
 def parameters(params: dict[str, Any]) -> str:

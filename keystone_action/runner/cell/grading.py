@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Literal, get_args
 
 from keystone_action.evidence.agent_run import AgentRun
-from keystone_action.runner.cell.running_cell import PROMPT_LIMIT, STDERR_LIMIT, bound_output
+from keystone_action.runner.cell.running_cell import STDERR_LIMIT, bound_output, bound_prompts
 from keystone_action.scoring.aggregate import JUDGE_USAGE_KEYS, add_usage
 from keystone_action.scoring.composite import UNCOMPARED, Grade, grade, misfit
 from keystone_action.scoring.fields import USAGE_NAMES, nothing_used
@@ -255,7 +255,7 @@ def _result(
         unpriced=tuple(masker.text(model) for model in (found.observed.unpriced if found.observed else ())),
         judge_unpriced=tuple(masker.text(model) for model in judge_unpriced(found.graded)),
         notices=tuple(masker.text(notice) for notice in told),
-        prompts=tuple(bound_output(masker.text(text), PROMPT_LIMIT) for text in found.prompts),
+        prompts=bound_prompts([masker.text(text) for text in found.prompts]),
     )
     problem = amount_problem(result)
     return _uncountable(result, problem) if problem else result

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
@@ -263,6 +264,10 @@ STDERR_LIMIT = 16 * 1024
 """Characters of its stderr that results.json holds; the whole is in agent.stderr."""
 PROMPT_LIMIT = 8 * 1024
 """Characters of the prompt, and of each further turn, that results.json holds."""
+PROMPTS_LIMIT = 64 * 1024
+"""Bytes of all of them that it holds."""
+_MARKS = 4
+"""Of each text: its quotes, a comma and a blank."""
 
 
 class CellFiles:
@@ -317,6 +322,17 @@ def bound_output(text: str, limit: int = OUTPUT_LIMIT) -> str:
         return text
     half = limit // 2
     return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters cut …]\n{text[-half:]}"
+
+
+def bound_prompts(prompts: Sequence[str]) -> tuple[str, ...]:
+    """The prompt and the further turns, each cut by itself; the last that there is room for ends with the number of
+    those that there is none for."""
+    bounded = [bound_output(text, PROMPT_LIMIT) for text in prompts]
+    ends = accumulate(len(text.encode(errors="replace")) + _MARKS for text in bounded)
+    kept = sum(1 for _ in takewhile(lambda end: end <= PROMPTS_LIMIT, ends))
+    if 0 < kept < len(bounded):
+        bounded[kept - 1] += f"\n[… further turns cut: {len(bounded) - kept:,} …]"
+    return tuple(bounded[:kept])
 
 
 def verbose_sandbox(sandbox: Sandbox, tell: Callable[[str], None], mask: Callable[[str], str]) -> Sandbox:
