@@ -90,17 +90,39 @@ def test_one_cell_has_256_at_most() -> None:
     assert cell.is_left()
 
 
-def test_a_connection_without_a_descriptor_for_its_other_end_breaks_off() -> None:
-    async def main() -> None:
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            ours.setblocking(False)
-            with no_descriptor_left(0):
-                await _relay(ours, ADDRESS)
-            assert ours.fileno() == -1
-            assert theirs.recv(1) == b""
+def test_a_connection_waits_for_a_descriptor_for_its_other_end() -> None:
+    """That we have none is not the command's fault: broken off, an honest one would be judged by it."""
 
-    run(main)
+    async def main() -> bytes:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            theirs = socket.create_connection(server.getsockname())
+            ours = server.accept()[0]
+        with ours, theirs, socket.create_server(("127.0.0.1", 0)) as server:
+            ours.setblocking(False)
+            theirs.setblocking(False)
+            with no_descriptor_left(0):
+                relayed = asyncio.create_task(_relay(ours, server.getsockname()))
+                for _ in range(10):
+                    await asyncio.sleep(0)
+                assert not relayed.done()
+            theirs.sendall(b"asked")
+            theirs.shutdown(socket.SHUT_WR)
+            async with asyncio.timeout(60):
+                answered = await asyncio.to_thread(_answer, server)
+                await relayed
+            assert answered == b"asked"
+            return theirs.recv(100)
+
+    assert run(main) == b"answered"
+
+
+def _answer(server: socket.socket) -> bytes:
+    server.settimeout(60)
+    accepted, _ = server.accept()
+    with accepted:
+        asked = accepted.recv(100)
+        accepted.sendall(b"answered")
+    return asked
 
 
 @pytest.fixture

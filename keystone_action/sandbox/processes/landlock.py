@@ -235,7 +235,7 @@ def _make_shared_memory(taken: list[str]) -> list[tuple[str, int]]:
     in_use = any(path == _SHARED_PLACE or path.startswith(f"{_SHARED_PLACE}/") for path in taken)
     if in_use or not os.path.isdir(_SHARED_PLACE):  # noqa: PTH112
         return []
-    options = b"mode=1777,size=64m"
+    options = b"mode=1777,size=64m,nr_inodes=16k"
     _check(_libc.mount(b"tmpfs", _SHARED_PLACE.encode(), b"tmpfs", _ONLY_DATA, options), "mount(tmpfs)")
     return [(_SHARED_PLACE, SHARED_MEMORY)]
 

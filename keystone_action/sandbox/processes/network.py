@@ -336,11 +336,22 @@ class _Relay:
         await asyncio.gather(*late, return_exceptions=True)
 
 
+async def _socket() -> socket.socket:
+    """As soon as this process has a descriptor for it: that it has none now is not the command's fault."""
+    while True:
+        try:
+            return socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        except OSError as error:
+            if error.errno not in (errno.EMFILE, errno.ENFILE):
+                raise
+        await asyncio.sleep(_PAUSE)
+
+
 async def _relay(here: socket.socket, address: NetworkAddress) -> None:
     loop = asyncio.get_running_loop()
     ends = [here]
     try:
-        there = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        there = await _socket()
         ends.append(there)
         there.setblocking(False)
         for one in ends:
@@ -349,7 +360,7 @@ async def _relay(here: socket.socket, address: NetworkAddress) -> None:
         async with asyncio.TaskGroup() as directions:
             directions.create_task(_pass_on(here, there))
             directions.create_task(_pass_on(there, here))
-    except* OSError:  # one side broke off, or there is no descriptor for the other: so does the other
+    except* OSError:  # one side broke off: so does the other
         for one in ends:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _BREAK_OFF)
     finally:
