@@ -7,6 +7,7 @@ import json
 import subprocess
 import tarfile
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ int main(int count, char **words) { words[0] = "sh"; return execv("/bin/busybox"
 """
 IMAGE = """
 FROM {no_shell}
+LABEL {label}=1
 RUN ["/bin/busybox", "--install", "-s", "/bin"]
 {more}
 """
@@ -101,11 +103,13 @@ def packed(files: dict[str, bytes]) -> io.BytesIO:
 def test_an_image_of_programs_that_the_clock_does_not_reach_is_an_error(
     tmp_path: Path, programs: Path, engine: DockerClient, image: Callable[[str], str], more: str, words: str
 ) -> None:
-    text = IMAGE.format(no_shell=image(NO_SHELL), more=more.format(loader=LOADER.name))
+    # Names and layers of its own: other workers have the same engine.
+    own = f"keystone-test-clock-{uuid.uuid4().hex}"
+    text = IMAGE.format(no_shell=image(NO_SHELL), label=own, more=more.format(loader=LOADER.name))
     files = {"Dockerfile": text.encode(), "shell": (programs / "shell").read_bytes(), LOADER.name: LOADER.read_bytes()}
-    made, _ = engine.images.build(fileobj=packed(files), custom_context=True, tag="keystone-test-clock:1", rm=True)
+    made, _ = engine.images.build(fileobj=packed(files), custom_context=True, tag=f"{own}:1", rm=True)
     try:
-        called = clocked(tmp_path, "touch made", base="keystone-test-clock:1")
+        called = clocked(tmp_path, "touch made", base=f"{own}:1")
     finally:
         engine.images.remove(made.id, force=True)
     assert called.code == 3, called.out + called.err
