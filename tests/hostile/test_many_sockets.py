@@ -9,7 +9,7 @@ import resource
 import socket
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ DESCRIPTORS = 512
 """That the run may have open: by default, most machines allow twice as many."""
 HELD = 16
 """So many connections of the hostile agent are there before the honest one is served."""
+_END_SECONDS = 10
 ASKS = """
 import socket
 with socket.create_connection(("127.0.0.1", PORT), timeout=300) as made:
@@ -67,13 +68,19 @@ class Service:
         self._changed = threading.Condition()
         self._listening = socket.create_server(("127.0.0.1", 0), backlog=128)
         self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._accept)
+
+    def _start(self, target: Callable[..., None], *given: socket.socket) -> None:
+        made = threading.Thread(target=target, args=given, daemon=True)
+        self._threads.append(made)
+        made.start()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 accepted, _ = self._listening.accept()
-                threading.Thread(target=self._serve, args=(accepted,), daemon=True).start()
+                self._start(self._serve, accepted)
 
     def _serve(self, accepted: socket.socket) -> None:
         with accepted, contextlib.suppress(OSError):
@@ -107,6 +114,16 @@ class Service:
                 one.sendall(b"enough")
 
     def close(self) -> None:
+        """What it has open is closed then: tests that follow count what this process has open."""
+        self._listening.shutdown(socket.SHUT_RDWR)  # by `close` alone nobody who waits there is told
+        accepting, *_ = self._threads
+        accepting.join(_END_SECONDS)
+        with self._changed:
+            for one in self._held:
+                with contextlib.suppress(OSError):  # the other end is gone
+                    one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join(_END_SECONDS)
         self._listening.close()
 
 

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 
 import pytest
-from support.process_world import no_descriptor_left, run, world
+from support.process_world import no_descriptor_left, open_descriptors, run, world
 
 from keystone_action.errors import SandboxError
 from keystone_action.network.loop_thread import LoopThread
@@ -156,9 +156,9 @@ def _handed_over(thread: LoopThread, hand_over: Callable[[socket.socket, Namespa
             return error.message
         return ""
 
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors()
     said: str = run(main)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert not open_descriptors() - before
     return said, bool(stopped)
 
 
@@ -187,9 +187,9 @@ def test_a_hand_over_for_which_we_have_no_descriptors_is_said(thread: LoopThread
             await relay._receive(3)
         await relay.close()
 
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    before = open_descriptors()
     run(main)
-    assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+    assert not open_descriptors() - before
 
 
 def test_a_supervisor_that_is_gone_hands_nothing_over(thread: LoopThread) -> None:
@@ -208,10 +208,10 @@ def test_descriptors_that_are_not_all_to_be_had_are_none(free: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         socket.send_fds(theirs, [wire.MARK], [0, 1, 2])
-        before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+        before = open_descriptors()
         with no_descriptor_left(free):
             assert wire.receive_descriptors(ours) == (wire.MARK, [])
-        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+        assert not open_descriptors() - before
         socket.send_fds(theirs, [wire.MARK], [0])
         mark, passed = wire.receive_descriptors(ours)
         assert (mark, len(passed)) == (wire.MARK, 1)
