@@ -27,6 +27,7 @@ from keystone_action.services.database_comparison import NET_CHANGES
 from keystone_action.services.service import CellScope, Place, ServiceKind, Surroundings
 from keystone_action.services.sql_script import ScriptError, SqlScript
 from keystone_action.services.sqlite.reader import SqliteProcess, SqliteReader, copy_in
+from keystone_action.services.sqlite.script import NOT_ENDED, ends_open, execute
 from keystone_action.spec.models.services import SqliteService
 from keystone_action.system.shutdown import undoing
 
@@ -211,25 +212,26 @@ class SqlitePlace(Place):
         import anyio.to_thread
 
         try:
-            await anyio.to_thread.run_sync(lambda: self._run_script(script.read_text()))
+            text = await anyio.to_thread.run_sync(script.read_text)
+            await anyio.to_thread.run_sync(lambda: self._run_script(text, script.name))
         except (sqlite3.Error, sqlite3.Warning) as error:
             said = _VALUES.sub("…", str(error))
-            advice = (
-                "A script opens no further file: not by ATTACH, and not by VACUUM INTO." if "authorized" in said else ""
-            )
+            advice = NOT_ENDED if ends_open(text) else ""
+            if "authorized" in said:
+                advice = "A script opens no further file: not by ATTACH, and not by VACUUM INTO."
             raise ServiceError(f"service {self.name} refused a fixture: {script.name}: {said}", help=advice) from None
         except (PathProblem, OSError, ScriptError) as error:
             advice = error.advice if isinstance(error, ScriptError) else ""
             raise ServiceError(f"service {self.name} refused a fixture: {error}", help=advice) from None
         return ()
 
-    def _run_script(self, script: str) -> None:
+    def _run_script(self, script: str, name: str) -> None:
         private, workspace = self._scope.private, self._scope.workspace
         copy = private / f"{secrets.token_hex(8)}.sqlite"
         try:
             with contextlib.suppress(PathMissing):
                 copy_in(workspace, self._path, copy)
-            _execute(copy, script)
+            execute(copy, script, name)
             write_inside(workspace, self._path, copy.read_bytes())
         finally:
             for path in private.glob(f"{copy.name}*"):
@@ -250,24 +252,3 @@ class SqlitePlace(Place):
         """See Place. The file as the agent left it is kept, and compared, where its writes are wanted."""
         if self._watched is not None:
             self._watched.settle()
-
-
-def _allow(action: int, first: str | None, _second: str | None, *_others: str | None) -> int:
-    """What a script may do: all but open a further file of this machine."""
-    opens = action == sqlite3.SQLITE_ATTACH and first not in ("", ":memory:")
-    moves = action == sqlite3.SQLITE_PRAGMA and str(first).lower() in _OF_FOLDERS
-    return sqlite3.SQLITE_DENY if opens or moves else sqlite3.SQLITE_OK
-
-
-_OF_FOLDERS = ("temp_store_directory", "data_store_directory")
-
-
-def _execute(file: Path, script: str) -> None:
-    connection = sqlite3.connect(file, isolation_level=None)
-    try:
-        connection.set_authorizer(_allow)
-        connection.executescript(script)
-        # One file holds everything: a log left open (`PRAGMA journal_mode = WAL`) is folded in.
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        connection.close()
