@@ -294,12 +294,11 @@ def test_dumps_of_whole_databases_of_mysql_are_too(load_mysql: Load, mariadb: Ma
     assert f"without --databases, or let the service have its name (`env: {{MYSQL_DATABASE: {name}}}`)" in (
         failure.value.help
     )
-    run = ClientScript(script(file), lambda: script_session(where), name, [name]).run
-    assert anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError]) == ()
-    file.write_bytes(file.read_bytes().replace(name.encode(), b"shop"))
-    run = ClientScript(script(file), lambda: script_session(where), name, [name, "shop"]).run
-    (notice,) = anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError])
-    assert notice == "fixture dump.sql: passed over 2 statements that make or drop the database"
+    whole = file.read_bytes()
+    for called in (name, "shop"):  # one cell has the script's name, one of several has another
+        file.write_bytes(whole.replace(name.encode(), called.encode()))
+        run = ClientScript(script(file), lambda: script_session(where), name, [name, "shop"]).run
+        assert anyio.run(run_script, "db", script(file), run, [pymysql.err.MySQLError]) == ()
     file.write_text(
         "ALTER DATABASE `shop` CHARACTER SET latin1;\nSET @@SESSION.SQL_LOG_BIN= 0;\nCREATE TABLE u (a text);"
     )

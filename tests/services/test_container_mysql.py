@@ -10,6 +10,7 @@ from typing import Any
 import pymysql
 import pytest
 from support.containers import ContainerWorld, ServedCell
+from support.database_scripts import does_not_leave_it_dropped, makes_its_database
 from support.images import MARIADB, MYSQL
 
 from keystone_action.errors import ServiceError, UsageError
@@ -17,6 +18,7 @@ from keystone_action.evidence.model import QueryFailed
 from keystone_action.services.mysql.server import MysqlCredentials
 from keystone_action.services.mysql.service import env_for_image, mysql_credentials
 from keystone_action.services.service import RunningService
+from keystone_action.services.sql_script import SqlScript
 
 PREFIXES = {MARIADB: "MARIADB", MYSQL: "MYSQL"}
 CLIENTS = {MARIADB: "mariadb", MYSQL: "mysql"}
@@ -214,6 +216,26 @@ def test_what_the_image_made_is_in_every_cells_database(
     finally:
         containers.close()
         containers.engine.images.remove(tag, force=True)
+
+
+@pytest.mark.docker
+@pytest.mark.parametrize("exclusive", [True, False], ids=["one-cell", "several"])
+def test_a_fixture_makes_and_drops_its_own_database_whatever_its_name_is(
+    shared_containers: ContainerWorld, server: RunningService, exclusive: bool
+) -> None:
+    cell = shared_containers.cell(server, exclusive=exclusive)
+    assert (cell.place.for_agent.database == "shop_1") is exclusive
+
+    def load(text: str) -> tuple[str, ...]:
+        return shared_containers.portal.call(cell.place.run_sql, SqlScript("sql", text=text))
+
+    makes_its_database("shop_1", load, lambda: session(cell))
+    cell.seal()
+    execute(session(cell), "INSERT INTO t VALUES ('b')")
+    cell.settle()
+    assert cell.query("SELECT count(*) FROM t").rows == ((3,),)
+    does_not_leave_it_dropped("shop_1", load)
+    cell.close()
 
 
 @pytest.mark.docker

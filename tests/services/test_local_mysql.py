@@ -13,6 +13,7 @@ from typing import Any
 import pymysql
 import pytest
 from anyio.from_thread import BlockingPortal
+from support.database_scripts import does_not_leave_it_dropped, makes_its_database
 from support.dumps import mysql_keywords
 from support.places import attached
 
@@ -108,6 +109,25 @@ def test_several_cells_have_databases_of_their_own_and_no_way_elsewhere(world: W
         for statement in (f"USE {cells[0].for_agent.database}", "SELECT * FROM mysql.user", "CREATE USER x"):
             with pytest.raises(pymysql.err.MySQLError):
                 cursor.execute(statement)
+    world.leave()
+
+
+@pytest.mark.parametrize("exclusive", [True, False], ids=["one-cell", "several"])
+def test_a_fixture_makes_and_drops_its_own_database_whatever_its_name_is(world: World, exclusive: bool) -> None:
+    cell = world.cell(exclusive=exclusive)
+    assert (cell.for_agent.database == "shop_1") is exclusive
+
+    def load(text: str) -> tuple[str, ...]:
+        return world.portal.call(cell.run_sql, SqlScript("sql", text=text))
+
+    makes_its_database("shop_1", load, lambda: session(cell))
+    world.portal.call(cell.seal)
+    with session(cell) as agent, agent.cursor() as cursor:
+        cursor.execute("INSERT INTO t VALUES ('b')")
+    cell.settle()
+    assert cell.database is not None
+    assert cell.database.query("SELECT count(*) FROM t", timeout=20).rows == ((3,),)
+    does_not_leave_it_dropped("shop_1", load)
     world.leave()
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
+from keystone_action.services.mysql.server import quote_name
 from keystone_action.services.sql_script import (
     PassedOver,
     ScriptError,
@@ -196,10 +197,11 @@ _ENDS = {
     for quote in (b"'", b'"', b"`")
     for escape in (b"", b"\\")
 }
-_USE = re.compile(r"(?i)use\s+(`(?:[^`]|``)+`|[^\s`;]+)\s*")
+_USE = re.compile(r"(?i)use\s+(?P<name>`(?:[^`]|``)+`|[^\s`;]+)\s*")
 _OF_DATABASE = re.compile(
-    rb"""(?ix)\s*(?:/\*M?!\d*\s*)?(?:create|drop|alter)\s+(?:database|schema)\s+
-    (?:(?:/\*M?!\d*\s*)?if\s+(?:not\s+)?exists\s*(?:\*/)?\s*)?(`(?:[^`]|``)+`|[^\s`;*]+)"""
+    rb"""(?ix)(?P<lead>\s*(?:/\*M?!\d*\s*)?)(?P<what>create(?P<anew>\s+or\s+replace)?|drop|alter)
+    \s+(?:database|schema)\s+
+    (?P<only>(?:/\*M?!\d*\s*)?if\s+(?:not\s+)?exists\s*(?:\*/)?\s*)?(?P<name>`(?:[^`]|``)+`|[^\s`;*/]+)"""
 )
 _OF_REPLICATION = re.compile(rb"(?i)\s*set\s+@@(?:global\.gtid_purged|session\.sql_log_bin)\b")
 _IS_VERSIONED = re.compile(rb"\s*/\*M?!\d*\s*")
@@ -225,6 +227,7 @@ _OWN_WORDS = 1644
 _LOCAL_FILES = frozenset({1148, 3948, 4166})
 _NOT_IN_ENCODING = re.compile("Incorrect string value|Invalid utf8")
 _ENCODING = "If it is not UTF-8, save it as UTF-8, or let the file begin with a SET NAMES of what it is in."
+_SYNTAX = 1064
 _LOST = frozenset({0, 2006, 2013, 1927, 4031, 1053, 1317})
 
 
@@ -240,6 +243,7 @@ class ClientScript:
     passed_over: PassedOver = field(default_factory=PassedOver)
     _session: Any = None
     _delimiter: bytes = b";"
+    _is_dropped: bool = False
 
     def run(self) -> tuple[str, ...]:
         """To its end; returns notices. Raises ScriptError at the first failure, pymysql's errors without a way in."""
@@ -251,6 +255,11 @@ class ClientScript:
                 raise ScriptError(
                     f"{self.script.name}: it ends within a transaction that it began, and nothing of that is kept",
                     "It was cut off, or lacks a COMMIT.",
+                )
+            if self._is_dropped and not self._is_there():
+                raise ScriptError(
+                    f"{self.script.name}: it drops the database, and does not make it again",
+                    "It was cut off, or lacks a CREATE DATABASE.",
                 )
         finally:
             self._session._force_close()  # without a goodbye, for which a lost server would be waited for
@@ -311,11 +320,12 @@ class ClientScript:
             lost = bool(error.args) and error.args[0] in _LOST
             advice = _ENCODING if _NOT_IN_ENCODING.match(message) else ""
             other = _USE.fullmatch(statement.plain) or _OF_DATABASE.match(statement.text)
-            if other is not None:
-                name = other[1] if isinstance(other[1], str) else other[1].decode("utf-8", "replace")
+            found: str | bytes = other["name"] if other is not None else ""
+            name = _name(found if isinstance(found, str) else found.decode("utf-8", "replace"))
+            if name and name not in self.databases:
                 advice = (
                     "Dump one database, without --databases, or let the service have its name"
-                    f" (`env: {{MYSQL_DATABASE: {_name(name)}}}`)."
+                    f" (`env: {{MYSQL_DATABASE: {name}}}`)."
                 )
             raise ScriptError(f"{lines.at(statement.line)}: {statement.head}: {message}", advice, lost=lost) from None
 
@@ -324,18 +334,12 @@ class ClientScript:
 
         use = _USE.fullmatch(statement.plain) if statement.words[:1] == ("use",) else None
         if use is not None:
-            name = _name(use[1])
+            name = _name(use["name"])
             self._session.select_db(self.database if name in self.databases else name)
             return
         of_database = _OF_DATABASE.match(statement.text)
-        own = _name(of_database[1].decode("utf-8", "replace")) if of_database is not None else ""
-        if of_database is not None and own in self.databases and own != self.database:
-            if statement.words[:1] == ("alter",):
-                there = self.database.replace("`", "``").encode()
-                before, after = statement.text[: of_database.start(1)], statement.text[of_database.end(1) :]
-                self._query(before + b"`" + there + b"`" + after)
-            else:  # it is there, new, and has another name
-                self.passed_over.add("statements that make or drop the database")
+        if of_database is not None and _name(of_database["name"].decode("utf-8", "replace")) in self.databases:
+            self._send_of_own(of_database, statement.text[of_database.end() :])
             return
         try:
             self._query(statement.text)
@@ -351,6 +355,32 @@ class ClientScript:
                 self.passed_over.add("rights", right[1])
             else:
                 raise
+
+    def _send_of_own(self, found: re.Match[bytes], rest: bytes) -> None:
+        """What makes, drops or changes the script's database does so to the cell's, whatever the names of both. One
+        that is there already takes on the options of the new one. found: up to the name."""
+        import pymysql
+
+        own, before = quote_name(self.database).encode(), found.string[: found.start("name")]
+        if found["anew"] or found["what"].lower() != b"create":
+            self._query(before + own + rest)
+            self._is_dropped |= found["what"].lower() == b"drop"
+            return
+        was_there = self._is_there()
+        self._query(before + (b"" if found["only"] else b"IF NOT EXISTS ") + own + rest)
+        if was_there:
+            if not found["only"]:
+                self.passed_over.add("statements that make the database, which is there")
+            try:
+                self._query(found["lead"] + b"ALTER DATABASE " + own + rest)
+            except pymysql.err.MySQLError as error:
+                if error.args[0] != _SYNTAX:  # it has no options: that it has no other fault is known by now
+                    raise
+
+    def _is_there(self) -> bool:
+        with self._session.cursor() as cursor:
+            cursor.execute("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (self.database,))
+            return cursor.fetchone() is not None
 
     def _query(self, text: bytes) -> None:
         with self._session.cursor() as cursor:
