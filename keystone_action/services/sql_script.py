@@ -244,7 +244,8 @@ class Statement:
     @property
     def plain(self) -> str:
         """Without comments, on one line, for a look at its kind."""
-        text = self.text[:_LOOKED_AT].decode("utf-8", "replace")
+        first = begins(self.text)
+        text = self.text[first : first + _LOOKED_AT].decode("utf-8", "replace")
         kept = _COMMENT_OR_QUOTED.sub(lambda found: " " if found[0][0] in "-/" else found[0], text)
         return " ".join(kept.split())
 
@@ -256,10 +257,28 @@ class Statement:
         return head if len(head) <= _SHOWN else f"{head[:_SHOWN]}{CUT}"
 
 
+_SKIPPED = re.compile(rb"\s+|--[^\n]*|/\*(?!M?!)")
+_MARKS = re.compile(rb"/\*|\*/")
+
+
+def begins(text: bytes) -> int:
+    """Where a statement begins, after blanks and comments. By steps: one pattern for all of it would try a
+    line of dashes in every way there is to divide it."""
+    at = 0
+    while (found := _SKIPPED.match(text, at)) is not None:
+        at, depth = found.end(), int(found[0] == b"/*")
+        while depth and (mark := _MARKS.search(text, at)) is not None:
+            at, depth = mark.end(), depth + (1 if mark[0] == b"/*" else -1)
+        if depth:
+            return len(text)
+    return at
+
+
 _LOOKED_AT = 20_000
 _COMMENT_OR_QUOTED = re.compile(
-    r"""--[^\n]*|/\*(?!M?!)[\s\S]*?\*/|'(?:[^'\\]|\\[\s\S])*'|"[^"]*"|`[^`]*`""",
+    r"""--[^\n]*|/\*(?!M?!)[\s\S]*?(?:\*/|\Z)|'(?:[^'\\]|\\[\s\S])*(?:'|\\?\Z)|"[^"]*(?:"|\Z)|`[^`]*(?:`|\Z)""",
 )
+"""Also up to the end: a search that fails is begun again at the next quote."""
 _NAME = r"""(?:`[^`]{1,64}`|"[^"]{1,64}"|[\w$]+)"""
 _WITH_TABLE = re.compile(
     rf"""(?ix)

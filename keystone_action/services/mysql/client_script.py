@@ -201,7 +201,7 @@ _USE = re.compile(r"(?i)use\s+(?P<name>`(?:[^`]|``)+`|[^\s`;]+)\s*")
 _OF_DATABASE = re.compile(
     rb"""(?ix)(?P<lead>\s*(?:/\*M?!\d*\s*)?)(?P<what>create(?P<anew>\s+or\s+replace)?|drop|alter)
     \s+(?:database|schema)\s+
-    (?P<only>(?:/\*M?!\d*\s*)?if\s+(?:not\s+)?exists\s*(?:\*/)?\s*)?(?P<name>`(?:[^`]|``)+`|[^\s`;*/]+)"""
+    (?P<only>(?:/\*M?!\d*\s*)?if\s+(?:not\s+)?exists(?:\s*\*/)?\s*)?(?P<name>`(?:[^`]|``)+`|[^\s`;*/]+)"""
 )
 _OF_REPLICATION = re.compile(rb"(?i)\s*set\s+@@(?:global\.gtid_purged|session\.sql_log_bin)\b")
 _IS_VERSIONED = re.compile(rb"\s*/\*M?!\d*\s*")

@@ -20,6 +20,7 @@ from keystone_action.services.sql_script import (
     ScriptLines,
     SqlScript,
     Statement,
+    begins,
     without_values,
 )
 
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     import psycopg
 
 _COPY = re.compile(
-    r"""(?is)\s*(?P<table>(?:"[^"]*"|[^\s"'(;])+)\s*(?P<columns>\([^)']*\))?\s*\bfrom\s+
-    (?P<file>'(?:[^']|'')*'|[^\s'";]+)(?P<rest>[^;]*);?\s*""",
+    r"""(?is)\s*(?P<table>(?:"[^"]*"|[^\s"'(;])+)\s*(?:(?P<columns>\([^)]*\))\s*)?\bfrom\s+
+    (?P<file>'(?:[^']|'')*'(?!')|[^\s'";]+(?![^\s'";]))(?P<rest>[^;]*)(?:;\s*)?""",
     re.VERBOSE,
 )
 _INCLUDES = {"i": False, "include": False, "ir": True, "include_relative": True}
@@ -186,14 +187,16 @@ class PsqlScript:
         if statement.words[:1] == ("copy",):
             self._send(statement, lines, lines.rows, lines)
             return
-        found = _OF_DATABASE.fullmatch(statement.text) if b"database" in statement.text.lower() else None
+        found = _of_database(statement)
         if found is not None and _name(found["name"].decode("utf-8", "replace")) in self.databases:
             if statement.words[0] in ("create", "drop"):
                 self.passed_over.add("statements that make or drop the database")
                 return
             # It may have another name.
             own = b'"' + self._session.info.dbname.encode().replace(b'"', b'""') + b'"'
-            statement = replace(statement, text=found["before"] + own + found["after"])
+            statement = replace(
+                statement, text=statement.text[: found.start("name")] + own + statement.text[found.end() :]
+            )
         with self._named(statement, lines):
             if not self._spared(statement):
                 self._session.execute(statement.text, prepare=False)
@@ -245,13 +248,12 @@ class PsqlScript:
             place = source.at(first + int(row[1]) - 1)
         elif position:
             before = statement.text.decode("utf-8", "replace")[: int(position) - 1]
-            text = statement.text.decode("utf-8", "replace")
-            blank = len(text) - len(_LEADING.sub("", text, count=1))
+            blank = len(statement.text[: begins(statement.text)].decode("utf-8", "replace"))
             place = lines.at(statement.line + before.count("\n", min(blank, len(before))))
         else:
             place = lines.at(statement.line)
         advice = ""
-        other = _OF_DATABASE.fullmatch(statement.text)
+        other = _of_database(statement)
         if other is not None and statement.words[0] in ("create", "drop"):
             advice = self._advice_of(_name(other["name"].decode("utf-8", "replace")))
         elif statement.words[:2] in (("create", "role"), ("create", "user"), ("alter", "role"), ("drop", "role")):
@@ -308,9 +310,6 @@ def _is_of_role(error: Any) -> bool:
     return error.sqlstate == _MISSING_ROLE and (said_of_role or not english)
 
 
-_LEADING = re.compile(r"\A(?:\s|--[^\n]*|/\*[\s\S]*?\*/)*")
-
-
 def postgres_message(error: Any, statement: Statement) -> str:
     """What a server says of a statement, without values, DETAIL and CONTEXT."""
     name, diag = type(error).__name__, error.diag
@@ -341,10 +340,20 @@ def _whole(lines: ScriptLines) -> Iterator[bytes]:
 
 
 _OF_DATABASE = re.compile(
-    rb"""(?ix)(?P<before>(?:\s|--[^\n]*)*
-    (?:(?:create|drop|alter|comment\s+on)\s+|(?:grant|revoke)\s[\w\s,]{1,99}\son\s+)database\s+(?:if\s+exists\s+)?)
-    (?P<name>"(?:[^"]|"")+"|[\w$\x80-\xff]+)(?P<after>(?:\s[\s\S]*)?)"""
+    rb"""(?ix)
+    (?:(?:create|drop|alter|comment\s+on)\s+|(?:grant|revoke)\s[\w\s,]{1,99}\son\s+)database\s+(?:if\s+exists\s+)?
+    (?P<name>"(?:[^"]|"")+"|[\w$\x80-\xff]+)(?=\s|\Z)"""
 )
+
+
+def _of_database(statement: Statement) -> re.Match[bytes] | None:
+    """The beginning of a statement about a whole database, up to its name."""
+    if statement.words[:1] not in _ABOUT_DATABASES:
+        return None
+    return _OF_DATABASE.match(statement.text, begins(statement.text))
+
+
+_ABOUT_DATABASES = frozenset((word,) for word in ("create", "drop", "alter", "comment", "grant", "revoke"))
 
 
 def _name(text: str) -> str:

@@ -1,0 +1,91 @@
+"""Scripts for PostgreSQL that are made to hang a run, to open a database to others, or to show rows in a message."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from support.databases import PostgresCell, PostgresForTests
+
+from keystone_action.errors import ServiceError
+from keystone_action.services.mysql import client_script
+from keystone_action.services.sql_script import SqlScript, Statement, begins
+
+_AT_ONCE = 5.0
+_LONG = 100_000
+_LINES = 2_000
+
+
+@pytest.fixture
+def new_cell(postgres: PostgresForTests) -> Iterator[PostgresCell]:
+    made = postgres.attach()
+    yield made
+    made.close()
+
+
+def run(cell: PostgresCell, text: str) -> tuple[str, ...]:
+    return cell.run(SqlScript("f.sql", text=text))
+
+
+def refused(cell: PostgresCell, text: str) -> ServiceError:
+    with pytest.raises(ServiceError) as failure:
+        run(cell, text)
+    return failure.value
+
+
+@pytest.mark.parametrize("banner", ["-" * _LONG, "-- " * _LONG, f"/*{'-' * _LONG}*/", "\n" * _LINES, "--\n" * _LINES])
+def test_a_banner_of_any_length_above_a_statement_takes_no_time(new_cell: PostgresCell, banner: str) -> None:
+    begun = time.monotonic()
+    run(new_cell, f"{banner}\nCREATE TABLE t (a int DEFAULT 1); -- of no database\n{banner}\nSELECT 'database'")
+    problem = refused(new_cell, f"{banner}\nCREATE TABLE gone.t (a text DEFAULT 'database');").message
+    assert f"f.sql:{banner.count(chr(10)) + 2}: CREATE TABLE gone.t" in problem
+    run(new_cell, f"{banner}\nCOMMENT ON DATABASE shop IS 'found'")
+    assert time.monotonic() - begun < _AT_ONCE
+
+
+@pytest.mark.parametrize("middle", [" " * _LONG, "x" * _LONG, "'" * _LONG])
+def test_a_copy_of_any_length_takes_no_time(new_cell: PostgresCell, middle: str) -> None:
+    begun = time.monotonic()
+    for end in (" x", ";x", " from f.csv;x", f" from f.csv{' ' * _LONG};x"):
+        for begin in ("t", "t from ", "t from '"):
+            refused(new_cell, f"\\copy {begin}{middle}{end}")
+    assert time.monotonic() - begun < _AT_ONCE
+
+
+def test_blanks_before_the_name_of_a_database_of_mysql_take_no_time() -> None:
+    begun = time.monotonic()
+    for text in (b"create database if exists" + b" " * _LONG + b"*", b"/*!" + b" " * _LONG, b" " * _LONG + b"-"):
+        client_script._OF_DATABASE.match(text)
+    assert time.monotonic() - begun < _AT_ONCE
+    for text in (
+        b"DROP DATABASE /*!32312 IF EXISTS*/ `shop`",
+        b"DROP DATABASE IF EXISTS `shop`",
+        b"drop schema `shop`",
+    ):
+        found: Any = client_script._OF_DATABASE.match(text)
+        assert found[1] == b"`shop`"
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (b"", 0),
+        (b" -- a\n/* b /* c */ -- */ x", 25),
+        (b"--", 2),
+        (b"/* -- */x", 8),
+        (b"/* open", 7),
+        (b"- x", 0),
+    ],
+)
+def test_where_a_statement_begins(text: bytes, at: int) -> None:
+    assert begins(text) == at
+
+
+@pytest.mark.parametrize("text", ["'" + "\\'" * _LONG, "'\\" * _LONG, "/*" * _LONG, '"' + "'\"" * _LONG, "-" * _LONG])
+def test_a_look_at_the_kind_of_a_statement_takes_no_time(text: str) -> None:
+    begun = time.monotonic()
+    for before in ("", "INSERT INTO t VALUES ("):
+        assert Statement((before + text).encode(), 1, ("insert",)).head in ("", "INSERT INTO t")
+    assert time.monotonic() - begun < _AT_ONCE
