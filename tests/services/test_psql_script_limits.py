@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
+import psycopg
 import pytest
 from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.mysql import client_script
+from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.sql_script import SqlScript, Statement, begins
 
 _AT_ONCE = 5.0
@@ -89,3 +91,45 @@ def test_a_look_at_the_kind_of_a_statement_takes_no_time(text: str) -> None:
     for before in ("", "INSERT INTO t VALUES ("):
         assert Statement((before + text).encode(), 1, ("insert",)).head in ("", "INSERT INTO t")
     assert time.monotonic() - begun < _AT_ONCE
+
+
+OPENED = """CREATE DATABASE shop;
+GRANT CONNECT ON DATABASE shop TO PUBLIC;
+\\connect shop
+CREATE TABLE orders (id int);
+GRANT ALL ON orders TO PUBLIC;
+"""
+
+
+def test_no_grant_lets_the_agent_of_another_cell_into_a_database(postgres: PostgresForTests) -> None:
+    mine, other = postgres.attach(), postgres.attach()
+    there, role = mine.place.for_agent, other.place.for_agent
+    url = f"postgresql://{role.user}:{role.password}@{role.host}:{role.port}/{there.database}"
+
+    def is_out() -> None:
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            psycopg.connect(url)
+
+    mine.run(SqlScript("sql", text=OPENED))
+    is_out()
+    mine.agent().execute(f"GRANT CONNECT ON DATABASE {there.database} TO {role.user} WITH GRANT OPTION".encode())
+    with psycopg.connect(url, autocommit=True) as early:
+        mine.seal()
+        with pytest.raises(psycopg.OperationalError):
+            early.execute("INSERT INTO orders VALUES (1)")
+    is_out()
+    # The agent's own session goes on, and so does the other cell.
+    mine.agent_sessions[0].execute("INSERT INTO orders VALUES (2)")
+    mine.agent_sessions[0].execute(f"GRANT ALL ON DATABASE {there.database} TO PUBLIC".encode())
+    with psycopg.connect(url, autocommit=True) as late:
+        mine.place.settle()
+        with pytest.raises(psycopg.OperationalError):
+            late.execute("INSERT INTO orders VALUES (3)")
+    is_out()
+    assert mine.query("SELECT id FROM orders").rows == ((2,),)
+    cast(PostgresPlace, mine.place).cell.restore_access()
+    is_out()
+    assert other.agent().execute("SELECT 1").fetchone() == (1,)
+    assert mine.agent().execute("SELECT count(*) FROM orders").fetchone() == (1,)
+    other.close()
+    mine.close()

@@ -35,6 +35,21 @@ _RESET_SETTINGS = f"DELETE FROM pg_db_role_setting WHERE {_OWN_SETTINGS}"  # noq
 _SCHEMAS = (
     "SELECT nspname FROM pg_namespace WHERE nspname !~ '^pg_' AND nspname <> 'information_schema' ORDER BY nspname"
 )
+# Whoever was given a way into a cell's database, or its owner's rights: by a dump that grants them to PUBLIC, or by the
+# agent, for that of another cell. Before version 16 a role could make others its members.
+_OPEN_TO = """
+    SELECT format('REVOKE ALL ON DATABASE %%I FROM %%s CASCADE', datname,
+                  CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END)
+      FROM (SELECT datname, (aclexplode(coalesce(datacl, acldefault('d', datdba)))).grantee
+              FROM pg_database WHERE datname = %(database)s) granted
+     WHERE pg_get_userbyid(grantee) <> ALL(%(roles)s)
+    UNION
+    SELECT format('REVOKE %%I FROM %%I CASCADE', pg_get_userbyid(roleid), pg_get_userbyid(member))
+      FROM pg_auth_members WHERE pg_get_userbyid(roleid) = ANY(%(roles)s)
+    UNION
+    SELECT format('ALTER DATABASE %%I OWNER TO %%I', datname, %(owner)s::text)
+      FROM pg_database WHERE datname = %(database)s AND pg_get_userbyid(datdba) <> %(owner)s
+"""
 _UNLOGGED = {"log_min_messages": "log", "log_min_error_statement": "panic", "track_activities": "off"}
 """Settings of a session, which only a superuser may give it."""
 MAINTENANCE = "keystone"
@@ -187,9 +202,38 @@ class PostgresCellDatabase:
         self._shadows = None
 
     def end_sessions(self) -> None:
-        """End all sessions of the agent's, busy ones too. Raises psycopg.Error."""
+        """End all sessions of the agent's and in its database, busy ones too; no other cell's agent gets in again.
+        Raises psycopg.Error."""
         with self.server.admin() as admin:
+            self._end_all(admin)
+
+    def close_to_others(self) -> None:
+        """Nobody but our reader and the agent's role gets into the database, and whoever did is out. For a database
+        that others have beside it; one that is alone on its server for now keeps what the spec grants there. Raises
+        psycopg.Error."""
+        with self.server.admin() as admin:
+            if self._close_to_others(admin):
+                others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s"
+                others += " AND pid <> pg_backend_pid() AND usename <> ALL(%s)"
+                admin.execute(others, (self.database, [self.owner, self.reader, admin.info.user]))
+
+    def _end_all(self, admin: psycopg.Connection[Any]) -> None:
+        self._end_sessions(admin)
+        if self._close_to_others(admin):  # somebody may have come in between
             self._end_sessions(admin)
+            self._close_to_others(admin)
+
+    def _close_to_others(self, admin: psycopg.Connection[Any]) -> bool:
+        """Whether it was open to any."""
+        from psycopg import sql
+
+        if not self.unique:
+            return False
+        names = {**self._own, "owner": self.owner}
+        statements = [str(row[0]) for row in admin.execute(_OPEN_TO.encode(), names).fetchall()]
+        for statement in statements:
+            admin.execute(sql.SQL(statement))
+        return bool(statements)
 
     def prepare(self, query: str) -> str | None:
         """Before each query of a check: undo, once, what could keep the reader out or set up its session, look at what
@@ -215,7 +259,7 @@ class PostgresCellDatabase:
                 "ALTER ROLE {owner} LOGIN CONNECTION LIMIT -1 PASSWORD {password}",
                 "GRANT CONNECT ON DATABASE {database} TO {reader}",
             )
-            self._end_sessions(admin)
+            self._end_all(admin)
             with admin.transaction():
                 admin.execute(_RESET_SETTINGS, self._own)
                 for row in self.before.settings:

@@ -105,7 +105,9 @@ class PostgresPlace(Place):
 
         def run() -> tuple[str, ...]:
             with self.cell.unlogged():
-                return PsqlScript(script, self.cell.owner_session, self._databases, self._lacking).run()
+                notices = PsqlScript(script, self.cell.owner_session, self._databases, self._lacking).run()
+            self.cell.close_to_others()
+            return notices
 
         server = self.cell.server
         look = ServerLook(lambda: server.crashed, lambda: self._failure(server, CRASHED))
@@ -116,6 +118,7 @@ class PostgresPlace(Place):
         import anyio.to_thread
 
         await anyio.to_thread.run_sync(self.require_unbroken)
+        await self._run("can't be closed to other cells", self.cell.close_to_others)
         await self._run("can't be looked at after its fixtures and setup", self.cell.remember)
         if self._watch is not None:
             await self._run("can't be watched", self._watch.begin)
