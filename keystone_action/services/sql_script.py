@@ -88,6 +88,8 @@ class ScriptLines:
     folder: Path | None = None
     """Where this file lies."""
     line: int = 0
+    is_rows: bool = False
+    """It is no script: what `\\copy` sends."""
     dump: str = ""
     """What program wrote it, until what it writes last was read."""
 
@@ -96,6 +98,8 @@ class ScriptLines:
         while line := self.stream.readline():
             self.line += 1
             self.stop_if_interrupted()
+            if b"\0" in line and not self.is_rows:
+                raise ScriptError(f"{self.at()}: there is a NUL byte in it, where a statement would end", _NO_NUL)
             if line.startswith(b"-- "):
                 self._note_dump(line)
             yield line.removeprefix(codecs.BOM_UTF8) if self.line == 1 else line
@@ -171,7 +175,7 @@ class ScriptLines:
             raise ScriptError(f"{self.at()}: {text!r} includes itself, or files that are {_DEEPEST} deep")
         name = os.path.relpath(path, script.directory.resolve())
         with (_open if rows else _open_script)(path, name) as stream:
-            yield ScriptLines(name, stream, script, (*above, path), path.parent)
+            yield ScriptLines(name, stream, script, (*above, path), path.parent, is_rows=rows)
 
 
 def named_file(text: str, base: Path, directory: Path) -> Path | None:
@@ -222,6 +226,7 @@ _OTHER_FORMS = (
     (b"-\0", "encoded in UTF-16", _SAVE),
 )
 """How files begin that are mistaken for scripts, what they are, and what to do."""
+_NO_NUL = "It is damaged, or encoded in UTF-16: dump it again, or save it as UTF-8."
 _LONGEST_MARK = max(len(mark) for mark, _, _ in _OTHER_FORMS)
 _DUMPS = (
     ("pg_dump", b"-- PostgreSQL database dump", b"-- PostgreSQL database dump complete"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import psycopg
 import pytest
@@ -12,8 +14,9 @@ from support.databases import PostgresCell, PostgresForTests
 
 from keystone_action.errors import ServiceError
 from keystone_action.services.mysql import client_script
+from keystone_action.services.mysql.client_script import ClientScript
 from keystone_action.services.postgres.place import PostgresPlace
-from keystone_action.services.sql_script import SqlScript, Statement, begins
+from keystone_action.services.sql_script import ScriptError, SqlScript, Statement, begins
 
 _AT_ONCE = 5.0
 _LONG = 100_000
@@ -133,3 +136,37 @@ def test_no_grant_lets_the_agent_of_another_cell_into_a_database(postgres: Postg
     assert mine.agent().execute("SELECT count(*) FROM orders").fetchone() == (1,)
     other.close()
     mine.close()
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"CREATE TABLE t (a int);\n" + b"\0" * 512, 2),
+        (b"CREATE TABLE t (a int);\nINSERT INTO t VALUES (1)\0, (2);\n", 2),
+        ("CREATE TABLE t (a int);\nSELECT 1;".encode("utf-16-be"), 1),
+        ("CREATE TABLE t (a int);\nSELECT 1;".encode("utf-16-le"), 1),
+    ],
+)
+def test_a_nul_outside_of_rows_is_refused_where_it_stands(
+    new_cell: PostgresCell, tmp_path: Path, text: bytes, line: int
+) -> None:
+    """libpq takes a text up to the first: nothing of a file in UTF-16 would be loaded, and half of a damaged one."""
+    file = tmp_path / "f.sql"
+    file.write_bytes(text)
+    script = SqlScript("f.sql", path=file, directory=tmp_path)
+    with pytest.raises(ServiceError) as failure:
+        new_cell.run(script)
+    assert f"f.sql:{line}: there is a NUL byte in it" in failure.value.message
+    assert "save it as UTF-8" in failure.value.help
+    session = MagicMock(server_status=0)
+    session.cursor.return_value.__enter__.return_value.nextset.return_value = False
+    with pytest.raises(ScriptError, match=f"f.sql:{line}: there is a NUL byte"):
+        ClientScript(script, lambda: session, "shop").run()
+
+
+def test_the_rows_of_a_binary_copy_have_nul_bytes(new_cell: PostgresCell, tmp_path: Path) -> None:
+    (tmp_path / "rows.bin").write_bytes(b"PGCOPY\n\xff\r\n\0" + b"\0" * 8 + b"\0\1" + b"\0\0\0\4\0\0\0\7" + b"\xff\xff")
+    file = tmp_path / "f.sql"
+    file.write_text("CREATE TABLE t (a int);\n\\copy t from rows.bin with (format binary)\n")
+    new_cell.run(SqlScript("f.sql", path=file, directory=tmp_path, includes=None))
+    assert new_cell.agent().execute("SELECT a FROM t").fetchall() == [(7,)]
