@@ -170,3 +170,9 @@ def test_the_rows_of_a_binary_copy_have_nul_bytes(new_cell: PostgresCell, tmp_pa
     file.write_text("CREATE TABLE t (a int);\n\\copy t from rows.bin with (format binary)\n")
     new_cell.run(SqlScript("f.sql", path=file, directory=tmp_path, includes=None))
     assert new_cell.agent().execute("SELECT a FROM t").fetchall() == [(7,)]
+
+
+def test_a_transaction_that_connect_would_drop_is_refused(new_cell: PostgresCell) -> None:
+    failure = refused(new_cell, "BEGIN;\nCREATE TABLE t (a int);\n\\connect -\n")
+    assert "f.sql:3: \\connect ends a transaction that is open, and nothing of that would be kept" in failure.message
+    run(new_cell, "BEGIN;\nCREATE TABLE t (a int);\nCOMMIT;\n\\connect -\nINSERT INTO t VALUES (1);")

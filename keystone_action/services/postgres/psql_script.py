@@ -149,6 +149,8 @@ class PsqlScript:
             self._variables.pop(variable, None)
 
     def _reconnect(self, given: list[bytes], lines: ScriptLines) -> None:
+        from psycopg.pq import TransactionStatus
+
         words = [one.strip(b'"').decode("utf-8", "replace") for one in given if not one.startswith(b"-reuse-previous")]
         name = words[0] if words else "-"
         named = re.fullmatch(r"dbname='((?:[^'\\]|\\.)*)'", name)
@@ -157,6 +159,11 @@ class PsqlScript:
             raise ScriptError(
                 f"{lines.at()}: \\connect leads to another database or user, where nothing is run",
                 self._advice_of(name if name != "-" else ""),
+            )
+        if self._session.info.transaction_status != TransactionStatus.IDLE:
+            raise ScriptError(
+                f"{lines.at()}: \\connect ends a transaction that is open, and nothing of that would be kept",
+                "Put a COMMIT before it.",
             )
         self._session.close()
         self._session = self.connect()
