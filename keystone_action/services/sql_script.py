@@ -256,10 +256,20 @@ class Statement:
 
     @property
     def head(self) -> str:
-        """Up to its table: `INSERT INTO public.buyers`. Nothing in quotes that could be a value."""
-        found = _WITH_TABLE.match(self.plain) or _WORDS.match(self.plain)
+        """Up to its table: `INSERT INTO public.buyers`. Nothing in quotes that could be a value, and of what begins
+        with no word of SQL's, as a row does, nothing at all."""
+        plain = self.plain
+        first = _FIRST_WORD.match(plain)
+        if first is None or first[0].lower() not in _VERBS or not (first[0].islower() or first[0].isupper()):
+            return ""
+        found = _WITH_TABLE.match(plain) or _WORDS.match(plain)
         head = found[0].strip() if found is not None else ""
         return head if len(head) <= _SHOWN else f"{head[:_SHOWN]}{CUT}"
+
+    @property
+    def shown(self) -> str:
+        """Its head, or what messages call it that has none."""
+        return self.head or "a statement"
 
 
 _SKIPPED = re.compile(rb"\s+|--[^\n]*|/\*(?!M?!)")
@@ -298,6 +308,15 @@ _WITH_TABLE = re.compile(
     {_NAME}(?:\.{_NAME})*
     """
 )
+_FIRST_WORD = re.compile(r"[A-Za-z]+")
+_SQL = (
+    "abort alter analyze begin binlog cache call change check checkpoint checksum close cluster comment commit copy"
+    " create deallocate declare delete describe discard do drop end execute explain fetch flush grant handler"
+    " import insert install kill listen load lock merge move notify optimize pragma prepare purge reassign refresh"
+    " reindex release rename repair replace reset revoke rollback savepoint security select set show signal start"
+    " table truncate uninstall unlisten unlock update use vacuum values with xa"
+)
+_VERBS = frozenset(_SQL.split())
 _WORDS = re.compile(r"[A-Za-z_]\w*(?: [A-Za-z_][\w.]*){0,3}")
 
 

@@ -176,3 +176,22 @@ def test_a_transaction_that_connect_would_drop_is_refused(new_cell: PostgresCell
     failure = refused(new_cell, "BEGIN;\nCREATE TABLE t (a int);\n\\connect -\n")
     assert "f.sql:3: \\connect ends a transaction that is open, and nothing of that would be kept" in failure.message
     run(new_cell, "BEGIN;\nCREATE TABLE t (a int);\nCOMMIT;\n\\connect -\nINSERT INTO t VALUES (1);")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("INSERT INTO t VALUES ('O\\'Neil\\nhunter2-secret');", "f.sql:1: \\… is a command of psql's"),
+        ("INSERT INTO t VALUES ('a\\'hunter2\\b');", "f.sql:1: \\… is a command of psql's"),
+        ("1;\nAlice Hunter2 lives here;", "f.sql:1: a statement: syntax error"),
+        ("-- x\nHunter2 Smith lives here", "f.sql:2: a statement: syntax error"),
+        ("Grant Hunter2 lives here", "f.sql:1: a statement: syntax error"),
+        ("\\! ls", "f.sql:1: \\! is a command of psql's"),
+        ("\\dt+ x", "f.sql:1: \\dt+ is a command of psql's"),
+        ("grant nothing on t to x", "f.sql:1: grant nothing on t"),
+    ],
+)
+def test_no_piece_of_a_row_stands_in_a_message(new_cell: PostgresCell, text: str, said: str) -> None:
+    problem = refused(new_cell, text)
+    assert said in problem.message
+    assert "hunter2" not in f"{problem.message} {problem.help}".lower()

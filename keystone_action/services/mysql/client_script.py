@@ -314,7 +314,7 @@ class ClientScript:
         try:
             self._send(statement)
         except UnicodeError:
-            raise ScriptError(f"{lines.at(statement.line)}: {statement.head}: its answer can't be read") from None
+            raise ScriptError(f"{lines.at(statement.line)}: {statement.shown}: its answer can't be read") from None
         except (pymysql.err.MySQLError, OSError, RuntimeError) as error:
             message = mysql_message(error, statement)
             lost = bool(error.args) and error.args[0] in _LOST
@@ -327,7 +327,7 @@ class ClientScript:
                     "Dump one database, without --databases, or let the service have its name"
                     f" (`env: {{MYSQL_DATABASE: {name}}}`)."
                 )
-            raise ScriptError(f"{lines.at(statement.line)}: {statement.head}: {message}", advice, lost=lost) from None
+            raise ScriptError(f"{lines.at(statement.line)}: {statement.shown}: {message}", advice, lost=lost) from None
 
     def _send(self, statement: Statement) -> None:
         import pymysql

@@ -110,13 +110,13 @@ class PsqlScript:
     def _command(self, command: PsqlCommand, lines: ScriptLines) -> None:
         name = command.name
         if self._key is not None and name != "unrestrict":
-            raise ScriptError(f"{lines.at()}: \\{name} is not allowed between \\restrict and \\unrestrict")
+            raise ScriptError(f"{lines.at()}: {command.shown} is not allowed between \\restrict and \\unrestrict")
         if name == "copy":
             self._copy_file(command.rest, lines)
             return
         if name not in (*_INCLUDES, "restrict", "unrestrict", "c", "connect", "set", "unset"):
             raise ScriptError(
-                f"{lines.at()}: \\{name} is a command of psql's that is not run here",
+                f"{lines.at()}: {command.shown} is a command of psql's that is not run here",
                 "Of these only \\copy … from, \\i, \\ir, \\set, \\unset, \\connect, \\restrict and \\unrestrict are.",
             )
         given = arguments(command.rest, self._variables)
@@ -269,7 +269,7 @@ class PsqlScript:
             advice = self.lacking
         elif error.sqlstate == _NOT_IN_ENCODING:
             advice = "Save the file as UTF-8, or let it begin with a SET client_encoding of what it is in."
-        problem = f"{place}: {statement.head}: {postgres_message(error, statement)}"
+        problem = f"{place}: {statement.shown}: {postgres_message(error, statement)}"
         return ScriptError(problem, advice, lost=self._session.closed)
 
     def _spared(self, statement: Statement) -> bool:

@@ -36,6 +36,19 @@ _TOKEN = re.compile(
 )
 _PREFIXES = {b"e": (b"'", b"E'"), b"b": (b"'", b"'"), b"x": (b"'", b"'"), b"u": (b"&'", b"'")}
 """Of texts in quotes: what follows, and how they end."""
+_OF_PSQL = (
+    "! ? a bind bind_named c C cd close_prepared connect conninfo copy copyright crosstabview e echo edit ef elif else"
+    " encoding endif endpipeline errverbose ev f flush flushrequest g gdesc getenv getresults gexec gset gx h H help"
+    " html i if include include_relative ir l list lo_export lo_import lo_list lo_unlink o out p parse password print"
+    " prompt pset q qecho quit r reset restrict s sendpipeline set setenv sf startpipeline sv syncpipeline t T timing"
+    " unrestrict unset w warn watch write x z"
+)
+_DESCRIBES = (
+    "A Ac Af Ao Ap b c C d D dp e es et eu ew f F Fd Fp Ft g i l L m n o O p P rds rg Rp Rs s S t T u v x X y config"
+)
+_KNOWN = re.compile(
+    rf"(?:{'|'.join(map(re.escape, _OF_PSQL.split()))}|d(?:{'|'.join(_DESCRIBES.split())})?)[S+x]{{0,3}}"
+)
 _ESCAPE_OR_QUOTE = re.compile(rb"[\\']")
 _BLOCK_ENDS = re.compile(rb"/\*|\*/")
 
@@ -46,6 +59,12 @@ class PsqlCommand:
 
     name: str
     rest: bytes
+
+    @property
+    def shown(self) -> str:
+        """As messages call it: by its name only where psql has one of that name. A backslash in a text that is
+        misread as the end of one is followed by anything."""
+        return f"\\{self.name}" if _KNOWN.fullmatch(self.name) else "\\…"
 
 
 @dataclass
