@@ -255,7 +255,7 @@ def move_below(pieces: Iterable[bytes], directory: str, *, limit: int | None, le
     """
     try:
         with _archive(BoundedReader(pieces, limit)) as archive:
-            for info in _entries(archive):
+            for info in entries_of(archive):
                 name = f"{directory}/{info.name.strip('/')}".strip("/")
                 target = f"{directory}/{info.linkname.strip('/')}".strip("/") if info.islnk() else info.linkname
                 if leave_out and (name.startswith(f"{leave_out}/") or target.startswith(f"{leave_out}/")):
@@ -277,7 +277,8 @@ def move_below(pieces: Iterable[bytes], directory: str, *, limit: int | None, le
         raise SandboxError(f"what the Docker engine sent as HOME can't be read: {error}") from error
 
 
-def _entries(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+def entries_of(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    """One after the other, none of them held: an agent can make millions."""
     while (info := archive.next()) is not None:
         setattr(archive, "members", [])  # noqa: B010 - else it keeps all of them; no part of its typed interface
         yield info
@@ -312,7 +313,7 @@ class _Unpacking:
         """Lay out every entry; modes of directories last, since they may close them to us. Returns the bytes of the
         longest path of a directory below the workspace."""
         longest = 0
-        for info in _entries(self._archive):
+        for info in entries_of(self._archive):
             relative = _relative(info.name)
             if info.isdir():
                 longest = max(longest, len(os.fsencode(relative)))

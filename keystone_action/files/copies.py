@@ -118,7 +118,11 @@ class _Copy:
             os.close(destination)
 
     def _entry(self, entry: os.DirEntry[str], path: str, source: int, destination: int) -> None:
-        status = entry.stat(follow_symlinks=False)
+        try:
+            status = entry.stat(follow_symlinks=False)
+        except PermissionError:  # a folder that may be listed and not searched
+            self.copied.unreadable.append(path)
+            return
         if self.leave_out is not None and self.leave_out(path, status):
             return
         if entry.name == ".git":

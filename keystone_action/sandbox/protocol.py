@@ -42,9 +42,10 @@ class Home:
     """Where the provider finds it."""
     remove: Callable[[], None]
     """For a HOME that no sandbox was opened with. Blocks, never raises."""
-    copy: Callable[[Path, Wanted], None]
-    """Copies its folders and regular files that are wanted to a directory that exists, never a link. Blocks. Raises
-    OSError, SandboxError."""
+    copy: Callable[[Path, Wanted], tuple[str, ...]]
+    """Copies its folders and regular files that are wanted to a directory that exists, never a link. Returns the paths
+    of what could not be had, the empty one for HOME itself. Blocks. Raises OSError for the destination, SandboxError
+    and what `Wanted` raises."""
 
 
 ServedConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter]

@@ -112,8 +112,9 @@ def take_back(directory: Path, uid: int) -> None:
             os.chown(directory, os.geteuid(), os.getegid(), follow_symlinks=False)
 
 
-def copy_wanted(tree: Path, destination: Path, wanted: Callable[[str, int | None], bool]) -> None:
-    """Copy the folders and regular files of a tree that are wanted (see `Home.copy`), no links. Raises OSError."""
+def copy_wanted(tree: Path, destination: Path, wanted: Callable[[str, int | None], bool]) -> tuple[str, ...]:
+    """Copy the folders and regular files of a tree that are wanted, no links. Returns and raises as `Home.copy`: a tree
+    that is missing, closed or a link is for its agent to answer for, not for this machine."""
 
     def leave_out(path: str, status: os.stat_result) -> bool:
         is_folder = stat.S_ISDIR(status.st_mode)
@@ -121,7 +122,13 @@ def copy_wanted(tree: Path, destination: Path, wanted: Callable[[str, int | None
             return True
         return not wanted(path, None if is_folder else status.st_size)
 
-    copy_entries(tree, destination, leave_out=leave_out)
+    try:
+        with open_tree(tree) as (_, descent):
+            os.close(descent.open(""))  # one that may be listed and not searched can be opened only once
+    except OSError as error:
+        raise_unless_agent(error, "copying what the agent left")
+        return ("",)
+    return tuple(copy_entries(tree, destination, leave_out=leave_out).unreadable)
 
 
 def remove_if_empty(directory: Path) -> bool:

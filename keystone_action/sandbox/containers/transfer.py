@@ -7,6 +7,7 @@ Both give the same paths inside as outside. HOME and TMPDIR lie together in one 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -15,7 +16,7 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import IO, TYPE_CHECKING, Protocol
 
 from keystone_action.engine import archives
 from keystone_action.engine.archives import TooLarge, fetch_archive, layer_size, move_below, put_archive, unpack
@@ -286,7 +287,8 @@ class CopiedDirectory:
         with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
             # Each is `<private>/home/name/…`.
             private = f"{_name(self._places.private)}/"
-            below = (info.name.removeprefix(private) for info in archive if info.name.startswith(private))
+            infos = archives.entries_of(archive)
+            below = (info.name.removeprefix(private) for info in infos if info.name.startswith(private))
             parts = (name.split("/") for name in below)
             return _only_caches(each[1] for each in parts if len(each) > 1)
 
@@ -325,12 +327,12 @@ class CopiedDirectory:
         """See `Transfer`. TMPDIR is taken out when another one begins with it."""
         return Home(self._places.private, self.close, self._copy_home)
 
-    def _copy_home(self, destination: Path, wanted: Wanted) -> None:
+    def _copy_home(self, destination: Path, wanted: Wanted) -> tuple[str, ...]:
         if not self._saved.exists():
-            return
+            return ("",)
         try:
             with tarfile.open(self._saved, encoding="utf-8", errors="surrogateescape") as archive:
-                _copy_files(archive, f"{_name(self._places.private / HOME)}/", destination, wanted)
+                return _copy_files(archive, f"{_name(self._places.private / HOME)}/", destination, wanted)
         except tarfile.TarError as error:
             raise SandboxError(f"a kept HOME can't be read: {error}") from error
 
@@ -348,31 +350,47 @@ class CopiedDirectory:
             raise SandboxError(f"a kept HOME can't be written: {error}") from error
 
 
-def _copy_files(archive: tarfile.TarFile, top: str, destination: Path, wanted: Wanted) -> None:
-    """The regular files below `top` that are wanted, another name of a file for the file itself."""
-    infos = {info.name: info for info in archive}
-    refused: set[str] = set()
-    for name, info in infos.items():
-        path = name.removeprefix(top).rstrip("/")
+def _copy_files(archive: tarfile.TarFile, top: str, destination: Path, wanted: Wanted) -> tuple[str, ...]:
+    """The folders and regular files below `top` that are wanted, another name of such a file as a copy of it. Returns
+    the paths of what could not be had. Nothing is held of what is not wanted."""
+    entered, files, missing = {""}, dict[str, Path](), list[str]()
+    for info in archives.entries_of(archive):
+        path = info.name.removeprefix(top).rstrip("/")
         above = path.rpartition("/")[0]
-        if not name.startswith(top) or not path or ".." in path.split("/"):
+        if not info.name.startswith(top) or not path or ".." in path.split("/") or above not in entered:
             continue
-        if above in refused or (info.isdir() and not wanted(path, None)):
-            refused.add(path)
-        elif info.isdir():
-            (destination / path).mkdir(parents=True, exist_ok=True)
-        else:
-            file = infos.get(info.linkname) if info.islnk() else info
-            content = archive.extractfile(file) if file is not None and file.isreg() else None
-            if content is not None and file is not None and wanted(path, file.size):
-                (destination / path).parent.mkdir(parents=True, exist_ok=True)
-                with (destination / path).open("xb") as copy:
-                    shutil.copyfileobj(content, copy)
+        if not (info.isdir() or info.isreg() or info.islnk()):
+            continue
+        # Not of an earlier name that is not copied, which may be anywhere in HOME.
+        first = files.get(info.linkname) if info.islnk() else None
+        size = None if info.isdir() else first.stat().st_size if first is not None else info.size
+        if not wanted(path, size):
+            continue
+        try:
+            if info.isdir():
+                (destination / path).mkdir()
+                entered.add(path)
+            elif info.islnk() and first is None:
+                missing.append(path)
+            else:
+                _write_copy(archive.extractfile(info) if first is None else first.open("rb"), destination / path)
+                files[info.name] = destination / path
+        except OSError as error:
+            if error.errno != errno.ENAMETOOLONG:
+                raise
+            missing.append(path)
+    return tuple(missing)
+
+
+def _write_copy(content: IO[bytes] | None, path: Path) -> None:
+    assert content is not None  # of a regular file
+    with content, path.open("xb") as copy:
+        shutil.copyfileobj(content, copy)
 
 
 def _only_caches(names: Iterable[str]) -> bool:
     """Of package managers: what is in them decides how long something takes, not what comes of it."""
-    return set(names) <= {".cache", ".npm"}
+    return all(name in {".cache", ".npm"} for name in names)
 
 
 def _pack(path: Path, user: int) -> Iterator[bytes]:
