@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from keystone_action.evidence.writes import WriteLog
     from keystone_action.files.snapshot import Change, FileState
 
+PACKAGE_NAMES = "names"
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -291,7 +293,8 @@ class Evidence:
     """As the agent left it; its processes are gone."""
 
     packages: Path | None = None
-    """A copy of the Python packages that the agent installed; None where no check reads them, or there are none."""
+    """A copy of the Python packages that the agent installed; None where no check reads them, or there are none. Its
+    file PACKAGE_NAMES has their names, one on each line."""
 
     files: FileEvidence = FileEvidence()
     audit: AuditEvidence

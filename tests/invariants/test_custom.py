@@ -379,6 +379,7 @@ def test_packages_of_the_agent_are_imported_on_request_and_come_last(directory: 
         place.mkdir(parents=True)
         (place / "of_agent.py").write_text("VALUE = 42\n")
         (place / "pip.py").write_text("VALUE = 'forged'\n")
+    (packages / "names").write_text("of_agent\npip")
     script = "import json, of_agent\nprint(json.dumps({'passed': of_agent.VALUE == 42, 'reason': 'seen'}))\n"
     seen = run(directory, script, runs_in="sandbox", agent_packages=True, evidence={"packages": packages})
     assert (seen.status, seen.details["agent_packages"]) == ("pass", ["of_agent", "pip"])

@@ -15,6 +15,7 @@ import anyio.to_thread
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from keystone_action.evidence.model import PACKAGE_NAMES
 from keystone_action.invariants.check import Check, CheckContext, Outcome, Phase, broken, failed, passed
 from keystone_action.invariants.command_output import describe_ending, full_log, seconds, tails
 from keystone_action.invariants.json_values import parse_strict
@@ -28,8 +29,6 @@ _NAMED = 10
 _NAME_LIMIT = 100
 """Keys that a notice names, and characters of one."""
 _FINDER = Path(__file__).parent.parent / "agent_packages_program.py"
-_INSTALLED_SHOWN = 100
-_SITE_PACKAGES = "**/python3*/site-packages"
 _MARK = "The script could import what the agent installed (agent_packages)."
 _MISSING_MODULE = re.compile(rb"^ModuleNotFoundError: No module named '([\w.]{1,100})'", re.MULTILINE)
 _BY_SUFFIX = {
@@ -91,8 +90,9 @@ class Custom(Check):
     """Only with `runs_in: sandbox`. `true`: a Python script can also import what the agent installed with pip, for
     itself (`~/.local`) or in `.venv` or `venv` of the workspace: from a copy, without `.pth` files, `sitecustomize`,
     `usercustomize` and modules with the name of one of the standard library. What the sandbox has, and `setup.packages`
-    installed, comes first. Code of the agent's then runs in the script's process and can print its verdict: message and
-    details say so, and a gate that does this gets a warning.
+    installed, comes first, and what these import by themselves is never the agent's. Code of the agent's then runs in
+    the script's process and can print its verdict: message and details say so, and a gate that does this gets a
+    warning.
 
     Example: `true`
     """
@@ -188,8 +188,7 @@ class Custom(Check):
         outcome = await self._run(context, sandbox, argv, document, environment=environment)
         if not self.agent_packages:
             return outcome
-        installed = _top_level_names(packages) if packages is not None else []
-        details = {**outcome.details, "agent_packages": installed}
+        details = {**outcome.details, "agent_packages": _names(packages)}
         return replace(outcome, message=f"{outcome.message}\n{_MARK}", details=details)
 
     async def _run(
@@ -285,11 +284,12 @@ def _keystone_context(
     }
 
 
-def _top_level_names(packages: Path) -> list[str]:
+def _names(packages: Path | None) -> list[str]:
     """Of modules and packages that the agent installed, as far as they are named in details."""
-    places = [place for tree in sorted(packages.iterdir()) for place in tree.glob(_SITE_PACKAGES)]
-    names = {entry.name.partition(".")[0] for place in places for entry in place.iterdir()}
-    return sorted(name for name in names if name.isidentifier())[:_INSTALLED_SHOWN]
+    try:
+        return [] if packages is None else (packages / PACKAGE_NAMES).read_text("utf-8").split()
+    except FileNotFoundError:
+        return []
 
 
 def _unchanged_script(path: Path | None, content: bytes) -> Path | None:

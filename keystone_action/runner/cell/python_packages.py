@@ -11,13 +11,15 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import anyio
 
 from keystone_action.errors import HarnessError
+from keystone_action.evidence.model import PACKAGE_NAMES
 from keystone_action.files.copies import copy_all, file_holds
 from keystone_action.files.descent import walk_down
 from keystone_action.files.paths import name_paths
@@ -151,6 +153,8 @@ _OF_USER = (".local", "lib")
 """Where pip installs for a user, below HOME."""
 _ENVIRONMENTS = (".venv", "venv")
 """Virtual environments that an agent makes in its workspace."""
+_VERSION = re.compile(r"python3\.[0-9]{1,2}")
+_NAMES_SHOWN = 100
 _RUN_UNASKED = frozenset({"sitecustomize", "usercustomize"})
 _OF_INSTALLERS = frozenset({"distutils-precedence.pth", "_virtualenv.pth"})
 """Files that installers leave wherever they install: nobody misses them."""
@@ -161,7 +165,7 @@ async def keep_agent_packages(sandbox: Sandbox, workspace: Path, destination: Pa
     and of `.venv` and `venv` in the workspace.
 
     Returns sentences on what was left out: files that Python runs unasked, modules with the name of one of the standard
-    library, and what was too much. Links are never copied. Raises HarnessError.
+    library, what was too much, and what could not be had. Links are never copied. Raises HarnessError.
     """
     home = await sandbox.close_but_home()
     try:
@@ -177,18 +181,25 @@ def copy_packages(home: Home, workspace: Path, destination: Path) -> tuple[str, 
     """See `keep_agent_packages`. home: the agent's. Blocking. Raises OSError, SandboxError."""
     selection = _Selection()
     (destination / "home").mkdir(parents=True)
-    home.copy(destination / "home", selection.below("home", _OF_USER))
+    selection.copy("home", home.copy, destination, _OF_USER)
     for name in _ENVIRONMENTS:
         try:
-            is_folder = stat.S_ISDIR((workspace / name).lstat().st_mode)
+            mode = (workspace / name).lstat().st_mode
         except OSError:
-            is_folder = False
-        if is_folder:
+            continue
+        if stat.S_ISLNK(mode):
+            selection.missing.append(name)
+        elif stat.S_ISDIR(mode):
             (destination / name).mkdir()
-            copy_wanted(workspace / name, destination / name, selection.below(name, ("lib",)))
+            selection.copy(name, partial(copy_wanted, workspace / name), destination, ("lib",))
     for path in selection.too_much:
         remove_tree(destination / path)
+    (destination / PACKAGE_NAMES).write_text("\n".join(selection.names()), "utf-8")
     return selection.notices()
+
+
+class _Spent(Exception):  # noqa: N818 - a finding, not an error
+    """There are more entries than are looked at."""
 
 
 class _Selection:
@@ -197,43 +208,83 @@ class _Selection:
     def __init__(self) -> None:
         self._bytes, self._entries = MOST_BYTES, MOST_ENTRIES
         self._unsafe: dict[str, None] = {}
+        self._begun: dict[str, bool] = {}
+        """Modules and packages by their place below the copy, and whether they are whole as far as was seen: a folder
+        that was entered, and a file. A package is copied at one stretch."""
         self.too_much: dict[str, None] = {}
-        """Modules and packages that are not whole, by their place below the copy."""
+        """Those that are not whole."""
+        self._unseen: list[str] = []
+        """Trees that were not looked into, or not to their end."""
+        self.missing: list[str] = []
+        """What could not be had."""
 
-    def below(self, tree: str, folders: tuple[str, ...]) -> Wanted:
+    def copy(
+        self, tree: str, copy: Callable[[Path, Wanted], tuple[str, ...]], destination: Path, folders: tuple[str, ...]
+    ) -> None:
+        """One tree, as far as there is room. Raises OSError, SandboxError."""
+        if self._entries < 0:
+            self._unseen.append(tree)
+            return
+        try:
+            paths = copy(destination / tree, self._below(folders, tree))
+            self.missing += [f"{tree}/{path}".rstrip("/") for path in paths]
+        except _Spent:
+            self._unseen.append(tree)
+            self.too_much |= dict.fromkeys(place for place, is_whole in self._begun.items() if not is_whole)
+
+    def _below(self, folders: tuple[str, ...], tree: str) -> Wanted:
         """For one tree, which has site-packages in `pythonX.Y` of these folders."""
         depth = len(folders) + 2
 
         def is_wanted(path: str, size: int | None) -> bool:
             parts = path.split("/")
             if len(parts) > depth:
-                return parts[-1] != "__pycache__" and self._has_room(parts, depth, tree, size)
+                return self._has_room(parts, depth, tree, size)
             if size is not None or tuple(parts[: len(folders)]) != folders[: len(parts)]:
                 return False
             below = parts[len(folders) :]
-            return (not below or below[0].startswith("python3")) and below[1:] in ([], ["site-packages"])
+            if below and (_VERSION.fullmatch(below[0]) is None or below[1:] not in ([], ["site-packages"])):
+                return False
+            self._count()
+            return True
 
         return is_wanted
 
+    def _count(self, place: str = "") -> None:
+        """One more entry that is looked at, of this module or package."""
+        self._entries -= 1
+        if self._entries < 0:
+            if place:
+                self._begun[place] = False
+            raise _Spent
+
     def _has_room(self, parts: list[str], depth: int, tree: str, size: int | None) -> bool:
         name = parts[depth]
+        place = "/".join((tree, *parts[: depth + 1]))
+        self._count(place)
         stem = name.partition(".")[0]
+        if parts[-1] == "__pycache__":
+            return False
         if len(parts) == depth + 1 and (
             name.endswith(".pth") or stem in _RUN_UNASKED or stem in sys.stdlib_module_names
         ):
             if name not in _OF_INSTALLERS:
                 self._unsafe[name] = None
             return False
-        place = "/".join((tree, *parts[: depth + 1]))
         if place in self.too_much:
             return False
+        self._begun[place] = size is not None or len(parts) > depth + 1
         self._bytes -= size or 0
-        self._entries -= 1
-        if self._bytes < 0 or self._entries < 0:
+        if self._bytes < 0:
             self.too_much[place] = None
             self._bytes += size or 0
             return False
         return True
+
+    def names(self) -> list[str]:
+        """Of the modules and packages that were copied, as far as they are shown."""
+        whole = (place.rpartition("/")[2].partition(".")[0] for place in self._begun if place not in self.too_much)
+        return sorted({name for name in whole if name.isidentifier()})[:_NAMES_SHOWN]
 
     def notices(self) -> tuple[str, ...]:
         """Sentences without a full stop."""
@@ -242,10 +293,14 @@ class _Selection:
         if self._unsafe:
             why = "it has the name of a module of the standard library, or Python would run it unasked"
             found.append(f"{what}: {name_paths(sorted(self._unsafe))} ({why})")
-        if self.too_much:
-            names = name_paths(sorted(path.rpartition("/")[2] for path in self.too_much))
-            most = f"{MOST_ENTRIES:,} files and {MOST_BYTES >> 20} MiB"
+        if self.too_much or self._unseen:
+            cut = [f"the rest of {tree}" for tree in self._unseen]
+            names = name_paths([*cut, *sorted(path.rpartition("/")[2] for path in self.too_much)])
+            most = f"{MOST_ENTRIES:,} files and folders and {MOST_BYTES >> 20} MiB"
             found.append(f"{what}: {names} (more than {most} in all)")
+        if self.missing:
+            why = "it is gone, closed to us, a link, or another name of a file that is not copied"
+            found.append(f"{what}: {name_paths(sorted(self.missing))} ({why})")
         return tuple(found)
 
 
