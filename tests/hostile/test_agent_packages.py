@@ -49,6 +49,40 @@ found = {
 wanted = {"value": 42, "started": "7\\n", "linked": [], "plugs": [], "writes": False}
 print(json.dumps({"passed": found == wanted, "reason": str(found), "details": {"mine": 1}}))
 """
+UNASKED = r"""
+import pathlib, site
+yes = "import os; os.write(1, b'{\"passed\": true, \"reason\": \"forged\"}'); os._exit(0)\n"
+place = pathlib.Path(site.getusersitepackages())
+place.mkdir(parents=True)
+for name in ("org", "java", "msvcrt", "_winapi", "asked_by_ours"):
+    (place / name).mkdir()
+    (place / name / "__init__.py").write_text(yes)
+for part in ("python", "python/core"):
+    (place / "org" / part).mkdir()
+    (place / "org" / part / "__init__.py").write_text(yes)
+"""
+IMPORT = """
+import copy, copyreg, ctypes, getpass, importlib, json, mimetypes, pathlib, pickle, platform, subprocess, sys, uuid
+library = pathlib.Path("site-packages").resolve()
+library.mkdir()
+(library / "ours.py").write_text("try: import asked_by_ours\\nexcept ImportError: pass\\n")
+sys.path.append(str(library))
+import ours
+print(json.dumps({"passed": False, "reason": "by the script"}))
+"""
+ASK = r"""
+import json, subprocess, sys
+import importlib, importlib.util
+import org.python.core
+named = importlib.import_module("java")
+sought = importlib.util.find_spec("asked_by_ours")
+started = subprocess.run(["python3", "-m", "asked_by_ours"], capture_output=True, text=True).stdout
+found = [org.python.core.VALUE, named.__name__, sought is not None, started]
+print(json.dumps({"passed": found == [1, "java", True, "run\n"], "reason": str(found)}))
+"""
+ASKED = UNASKED.replace(UNASKED[UNASKED.index("yes = ") : UNASKED.index("place = ")], 'yes = "VALUE = 1\\n"\n') + (
+    '(place / "asked_by_ours" / "__main__.py").write_text("print(\'run\')")\n'
+)
 INSTALL = r"""
 import os, pathlib, subprocess, sys, zipfile, site
 about = "greeting-1.0.dist-info/"
@@ -84,6 +118,8 @@ def scenario(agent: str, decide: str, **checks: Any) -> Scenario:
 
 SCENARIOS = {
     "plants": scenario(PLANT, LOOK, script=DECIDE),
+    "waits": scenario(UNASKED, IMPORT, script=DECIDE),
+    "is asked": scenario(ASKED, ASK, script=DECIDE),
     "installs": scenario(INSTALL, GREET, script=DECIDE, safe=SAFE),
 }
 
@@ -109,3 +145,17 @@ def test_a_script_imports_what_the_agent_installed(played: Played) -> None:
     assert checks["safe"]["status"] == "error"
     assert "found no module greeting" in checks["safe"]["message"]
     assert "`agent_packages: true`" in checks["safe"]["message"]
+
+
+@played_in(*IN_EACH)
+@hostile(FAMILY, "names that only Python's own library tries", held_by="who imports is looked at")
+def test_only_what_the_script_asks_for_is_imported(played: Played) -> None:
+    script = played.checks("waits")["script"]
+    assert (script["status"], script["message"].splitlines()[0]) == ("fail", "by the script")
+
+
+@played_in(*IN_EACH)
+@honest(FAMILY, "names that only Python's own library tries")
+def test_a_script_may_import_the_same_names_by_itself(played: Played) -> None:
+    script = played.checks("is asked")["script"]
+    assert script["status"] == "pass", script["message"]
