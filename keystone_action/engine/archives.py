@@ -310,8 +310,7 @@ class _Unpacking:
         self._directories: list[tuple[str, int, int]] = []
 
     def all(self) -> int:
-        """Lay out every entry; modes of directories last, since they may close them to us. Returns the bytes of the
-        longest path of a directory below the workspace."""
+        """Lay out every entry; modes of directories last. Returns the bytes of the longest directory's path there."""
         longest = 0
         for info in entries_of(self._archive):
             relative = _relative(info.name)
