@@ -185,11 +185,14 @@ def _plain(delimiter: bytes, escapes: bool) -> re.Pattern[bytes]:
     end in this line. A line of a dump may have a million values."""
     first = delimiter[:1]
     texts = [
-        quote + (rb"(?:[^%b\\]++|\\[\s\S])*+" if escapes and quote != b"`" else b"[^%b]*+") % quote + quote
+        quote
+        + (rb"[^%b\\]*+(?:\\[\s\S][^%b\\]*+)*" % (quote, quote) if escapes and quote != b"`" else b"[^%b]*+" % quote)
+        + quote
         for quote in (b"'", b'"', b"`")
         if quote != first
     ]
-    return re.compile(rb"(?:[^'\"`\\#/*%b-]++|%b)++" % (re.escape(first), b"|".join(texts)))
+    # So many at a time: what a repeated group may go back to is kept. (A possessive group is wrong before 3.11.5.)
+    return re.compile(rb"(?:[^'\"`\\#/*%b-]++|%b){1,1000}" % (re.escape(first), b"|".join(texts)))
 
 
 _ENDS = {
