@@ -26,7 +26,7 @@ PLACES = [os.path.join(os.path.dirname(HERE), "tree", base, "lib", _VERSION, "si
 _STANDARD: frozenset[str] = getattr(sys, "stdlib_module_names", frozenset())
 
 _LIBRARY = os.path.dirname(os.__file__) + os.sep
-_IMPORTING = ("importlib/__init__", "importlib._bootstrap", "importlib._bootstrap_external", "importlib/util", "runpy")
+_IMPORTING = ("importlib.__init__", "importlib._bootstrap", "importlib._bootstrap_external", "importlib.util", "runpy")
 """Modules that import what others name, or are told on the command line."""
 
 
@@ -35,10 +35,12 @@ def _is_asked_for() -> bool:
     frame: Any = sys._getframe(2)
     while frame is not None:
         file = frame.f_code.co_filename
-        is_frozen = file.startswith("<frozen ")
-        if not is_frozen and not file.startswith(_LIBRARY):
+        if file.startswith("<frozen "):
+            name = file[len("<frozen ") : -1]
+        elif file.startswith(_LIBRARY):
+            name = os.path.splitext(file[len(_LIBRARY) :])[0].replace(os.sep, ".")
+        else:
             return not _is_installed(file)
-        name = file[len("<frozen ") : -1] if is_frozen else os.path.splitext(file[len(_LIBRARY) :])[0]
         if name not in _IMPORTING:
             return False
         frame = frame.f_back

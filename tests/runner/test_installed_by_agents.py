@@ -181,8 +181,13 @@ def test_what_is_closed_to_a_plain_user_is_named(tmp_path: Path, installed: Path
     write(tmp_path / "workspace", f".venv/{SITE}/two.py")
     (tmp_path / closed).chmod(mode)
     found: list[tuple[list[str], tuple[str, ...]]] = []
+
+    def copy() -> None:
+        drop_all_capabilities()
+        found.append(copied(tmp_path))
+
     try:
-        thread = threading.Thread(target=lambda: (drop_all_capabilities(), found.append(copied(tmp_path))))
+        thread = threading.Thread(target=copy)
         thread.start()
         thread.join()
     finally:
@@ -216,7 +221,6 @@ def kept_as_archive(root: Path, entries: Iterable[tuple[str, bytes, str]]) -> Ho
             info.type, info.linkname = kind, f"{top}/{target}" if target else ""
             info.size = 3 if kind == tarfile.REGTYPE else 0
             archive.addfile(info, io.BytesIO(b"x=1"))
-            archive.members.clear()
     places = ContainerPlaces(root / "workspace", root / "private")
     transfer = CopiedDirectory(cast("EngineClient", None), places, (), 0, None)
     return transfer.close_but_home()
