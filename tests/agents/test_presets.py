@@ -111,7 +111,7 @@ PLANTED: Mapping[str, Sequence[str]] = {
     ),
     "opencode": (".config/opencode/plugin/p.js", ".local/share/opencode/auth.json", ".local/share/opencode/bin/rg"),
     "aider": (".aider.conf.yml", ".env", ".keystone-model.yml"),
-    "qwen-code": (".qwen/settings.json", ".qwen/projects/-w/memory/MEMORY.md", ".env", ".keystone-qwen.json"),
+    "qwen-code": (".qwen/settings.json", ".qwen/projects/-w/memory/MEMORY.md", ".env"),
 }
 
 
@@ -202,11 +202,14 @@ def test_gemini(prompt: Path) -> None:
     assert denied == {**settings, "tools": {"exclude": ["google_web_search", "web_fetch"]}}
 
 
-def test_qwen_code_has_its_address_where_no_name_of_a_provider_comes_before_it(prompt: Path) -> None:
+def test_qwen_code_reads_no_settings(prompt: Path) -> None:
     found = command(prompt, "qwen-code", deny=True)
-    settings = json.loads(found.home_files[".keystone-qwen.json"])
-    assert settings["modelProviders"]["0"][0]["baseUrl"] == "http://127.0.0.1:1/openai/v1"
-    assert "keystone-a" not in " ".join(found.argv) + json.dumps(settings)
+    assert found.argv[:4] == ("qwen", "--bare", "--include-directories=.", "--auth-type=openai")
+    assert "--openai-base-url=http://127.0.0.1:1/openai/v1" in found.argv
+    assert not found.home_files
+    others = ("ANTHROPIC_BASE_URL", "GOOGLE_GEMINI_BASE_URL", "GOOGLE_VERTEX_BASE_URL")
+    assert {found.environment[name] for name in others} == {"http://127.0.0.1:1/openai/v1"}
+    assert "keystone-a" not in " ".join(found.argv)
     assert "--exclude-tools=web_search" in found.argv
     assert found.environment["NO_PROXY"] == "*"
     proxy = {"HTTP_PROXY": "http://proxy:3128", "NO_PROXY": "gateway"}
