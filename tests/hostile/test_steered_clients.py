@@ -226,7 +226,8 @@ QWEN_AGENTS: dict[str, tuple[str, Files]] = {
 def test_no_agent_that_qwen_code_starts_is_led_elsewhere(tmp_path: Path, way: str) -> None:
     name, files = QWEN_AGENTS[way]
     asked = {"description": "help", "prompt": "Write hello.txt.", "subagent_type": name, "run_in_background": False}
-    called, model, elsewhere = ran(tmp_path, "qwen-code", files, [Turn(calls=[("agent", asked)])])
+    gateway = {"providers": ["openai"]}  # So that no address of another provider is set by itself.
+    called, model, elsewhere = ran(tmp_path, "qwen-code", files, [Turn(calls=[("agent", asked)])], gateway=gateway)
     assert elsewhere == 0
     assert called.code == 0, called.err + called.out
     assert len(model.said) == 3
