@@ -10,10 +10,10 @@ from keystone_action.services.sql_script import ScriptError
 
 _WHOLE = re.compile(
     r"""(?sx)
-    (?: [^'"`\[/-]++ | '[^']*+' | "[^"]*+" | `[^`]*+` | \[[^\]]*+\] | --[^\n]*+ | /\*.*?\*/ | -(?!-) | /(?!\*) )*+
+    (?: [^'"`\[/-]++ | '[^']*+' | "[^"]*+" | `[^`]*+` | \[[^\]]*+\] | --[^\n]*+ | /\*.*?\*/ | -(?!-) | /(?!\*) ){1,1000}
     """
 )
-"""All up to what is open at the end."""
+"""What is closed, so many parts at a time: what a repeated group may go back to is kept."""
 _ROLLBACK = re.compile(r"(?i)\brollback\b")
 _CUT = "It was cut off, or a quote is missing."
 NOT_ENDED = "Nothing ends the last statement of the file: it may have been cut off."
@@ -72,11 +72,12 @@ def _require_whole(script: str, name: str) -> None:
             f"{_at(script, name, at)}: it has a NUL character, behind which SQLite reads nothing",
             "The file is damaged, or is not a script: dump it again.",
         )
-    found = _WHOLE.match(script)
-    assert found is not None
-    if found.end() < len(script):
-        what = "a comment" if script.startswith("/*", found.end()) else "a text in quotes"
-        begins = script.count("\n", 0, found.end()) + 1
+    closed = 0
+    while (found := _WHOLE.match(script, closed)) is not None:
+        closed = found.end()
+    if closed < len(script):
+        what = "a comment" if script.startswith("/*", closed) else "a text in quotes"
+        begins = script.count("\n", 0, closed) + 1
         raise ScriptError(f"{_end(script, name)}: the file ends within {what} that begins in line {begins:,}", _CUT)
 
 
