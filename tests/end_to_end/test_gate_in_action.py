@@ -112,11 +112,14 @@ def test_text_of_a_change_is_text(tmp_path: Path) -> None:
     done = step(job)
     assert done.rejected == []
     assert done.issues == []
-    assert "task.prompt" in done.summary
-    assert r"\<img src=x\>" in done.summary
-    assert "<img" not in done.summary.replace(r"\<", "")
-    ours = done.summary.count(f"]({DOCS}")
-    assert done.summary.count("](https") - ours == done.summary.count("`[a](https://evil.example)`") == 1, "a code span"
+    asked = "```text\n@octocat <img src=x> [a](https://evil.example) ::error::x\n```\n"
+    assert done.summary.count(asked) == 1  # fenced
+    told = done.summary.replace(asked, "")
+    assert "task.prompt" in told
+    assert r"\<img src=x\>" in told
+    assert "<img" not in told.replace(r"\<", "")
+    ours = told.count(f"]({DOCS}")
+    assert told.count("](https") - ours == told.count("`[a](https://evil.example)`") == 1, "a code span"
 
 
 def test_a_shallow_checkout_gets_the_base_commit_with_the_token(tmp_path: Path) -> None:
