@@ -93,7 +93,7 @@ HEADS = [
     ("[m]", "[m], trials: 0", "3:50: matrix.trials: … found the number 0, …"),
     ("[m]", "[m], trial: 2", "3:42: unknown key 'trial', expected one of entries, harnesses, models, trials, did you"),
     ("harnesses: [echo], models: [m]", "entries: [{harness: echo, models: []}]", "3:44: matrix.entries[0].models:"),
-    ("[echo]", "[ecko]", "3:22: unknown harness 'ecko', expected one of claude-code, … did you mean 'echo'?; declare…"),
+    ("[echo]", "[ecko]", "3:22: unknown harness 'ecko', expected one of claude-acp, … did you mean 'echo'?; declare…"),
     ("[echo]", "[droid]", "3:22: the harness 'droid' speaks a protocol over stdio, which is not supported; declare"),
 ]  # fmt: skip
 
