@@ -70,7 +70,7 @@ def test_blanks_before_the_name_of_a_database_of_mysql_take_no_time() -> None:
         b"drop schema `shop`",
     ):
         found: Any = client_script._OF_DATABASE.match(text)
-        assert found[1] == b"`shop`"
+        assert found["name"] == b"`shop`"
 
 
 @pytest.mark.parametrize(
