@@ -18,7 +18,7 @@ from keystone_action.services.mysql.client_script import ClientScript
 from keystone_action.services.postgres.place import PostgresPlace
 from keystone_action.services.sql_script import ScriptError, SqlScript, Statement, begins
 
-_AT_ONCE = 5.0
+_AT_ONCE = 60.0
 _LONG = 100_000
 _LINES = 2_000
 
