@@ -156,17 +156,17 @@ def test_nothing_of_it_stays_open(way: ClosedNetworkWay) -> None:
         async with world() as (sandboxes, sandbox), service(quiet) as port:
             await close(sandboxes, sandbox, way, port)
             command = Command(("python3", "-c", CLIENT.format(port=port, more="made.sendall(b'x')")))
-            counts = []
-            for _ in range(2):
+            counts: list[int] = []
+            # Other threads of this process open and close, too; what a command left would be there in every round.
+            while len(counts) < 2 or (counts[-1] > counts[0] and len(counts) < 6):
                 for _ in range(3):
                     await sandbox.run(command)
                 gc.collect()  # of earlier tests
                 counts.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208
-            return counts[0], counts[1]
+            return counts[0], counts[-1]
 
     before, after = run(main)
-    # Other threads of this process open and close, too; what each of three commands left would be three more.
-    assert after < before + 3
+    assert after <= before
 
 
 @WAYS
