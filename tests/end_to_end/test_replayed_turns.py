@@ -26,7 +26,7 @@ WRITTEN: dict[str, Any] = {
 ANSWERS = "Written.\nIt says hello.\nAdded."
 
 
-@pytest.mark.parametrize("kind", ["claude-code", "codex", "opencode", "qwen-code"])
+@pytest.mark.parametrize("kind", ["claude-code", "codex", "gemini", "opencode", "qwen-code"])
 def test_three_turns_of_one_session(tmp_path: Path, kind: str) -> None:
     project = Project(tmp_path / "here" / "project", CLIENTS[kind])
     project.write(**WRITTEN)

@@ -104,8 +104,26 @@ def with_equal_results(message: Any) -> Any:
     found = dict(message)
     for name in ("content", "parts"):
         if isinstance(parts := message.get(name), list):
-            found[name] = [_part(part) for part in parts]
+            found[name] = _without_repeats([_part(part) for part in parts])
     return found
+
+
+def _without_repeats(parts: list[Any]) -> list[Any]:
+    """Gemini CLI writes a result into its session as often as the call's state changed, and gives all of them anew when
+    it goes on: how often depends on the moment. The same result of the same call, told again, tells nothing."""
+    kept: list[Any] = []
+    for part in parts:
+        told = _told_response(part)
+        if told is None or "id" not in told or part not in kept:
+            kept.append(part)
+    return kept
+
+
+def _told_response(part: Any) -> dict[str, Any] | None:
+    if not isinstance(part, dict):
+        return None
+    told = part.get("functionResponse") or part.get("function_response")
+    return told if isinstance(told, dict) else None
 
 
 def _part(part: Any) -> Any:

@@ -161,3 +161,20 @@ def test_requests_whose_results_came_in_another_order_have_one_key() -> None:
     other = anthropic(IDS, IDS)
     other[1]["content"][0]["content"] = "of another"
     assert key(IDS) != key_of_request("anthropic", "m", normal_form("anthropic", {"messages": other}, Names({}), NO))
+
+
+def test_a_result_that_gemini_s_client_tells_again_counts_once() -> None:
+    """Its session has the result of a call as often as the call's state changed, which depends on the moment."""
+
+    def key(*told: dict[str, Any]) -> str:
+        parts = [{"functionResponse": one} for one in told]
+        body = {"contents": [{"role": "user", "parts": parts}]}
+        return key_of_request("gemini", "m", normal_form("gemini", body, Names({}), NO))
+
+    once = {"id": "own-1", "name": "shell", "response": {"output": "took 3 s"}}
+    again = {**once, "response": {"output": "took 4 s"}}
+    assert key(once) == key(once, once) == key(once, again, once)
+    assert key(once) != key(once, {**once, "response": {"output": "else"}})
+    assert key(once) != key(once, {**once, "id": "own-2"})
+    nameless = {name: value for name, value in once.items() if name != "id"}
+    assert key(nameless) != key(nameless, nameless)  # without an id, two calls may have had equal results
