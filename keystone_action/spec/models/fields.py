@@ -250,32 +250,16 @@ if TYPE_CHECKING:
     NumberOrMapping = Union[First, Second]  # noqa: UP007
 else:
 
-    class TextOrList:
+    def _either(choose: Callable[[Any], str], *tags: str) -> Any:
         """`TextOrList[str, list[str]]`: which of the two, by what was written."""
 
-        def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
-            text, items = members
-            return Annotated[
-                Union[Annotated[text, Tag(TEXT)], Annotated[items, Tag(LIST)]],  # noqa: UP007
-                Discriminator(text_or_list),
-            ]
+        class Either:
+            def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
+                first, second = (Annotated[one, Tag(tag)] for one, tag in zip(members, tags, strict=True))
+                return Annotated[Union[first, second], Discriminator(choose)]  # noqa: UP007
 
-    class TextOrMapping:
-        """`TextOrMapping[str, SomeModel]`: which of the two, by what was written."""
+        return Either
 
-        def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
-            text, mapping = members
-            return Annotated[
-                Union[Annotated[text, Tag(TEXT)], Annotated[mapping, Tag(MAPPING)]],  # noqa: UP007
-                Discriminator(text_or_mapping),
-            ]
-
-    class NumberOrMapping:
-        """`NumberOrMapping[int, SomeModel]`: which of the two, by what was written."""
-
-        def __class_getitem__(cls, members: tuple[Any, Any]) -> Any:
-            number, mapping = members
-            return Annotated[
-                Union[Annotated[number, Tag(NUMBER)], Annotated[mapping, Tag(MAPPING)]],  # noqa: UP007
-                Discriminator(number_or_mapping),
-            ]
+    TextOrList = _either(text_or_list, TEXT, LIST)
+    TextOrMapping = _either(text_or_mapping, TEXT, MAPPING)
+    NumberOrMapping = _either(number_or_mapping, NUMBER, MAPPING)
