@@ -89,7 +89,7 @@ class ScriptLines:
     """Where this file lies."""
     line: int = 0
     is_rows: bool = False
-    """It is no script: what `\\copy` sends."""
+    """It is not a script: what `\\copy` sends."""
     dump: str = ""
     """What program wrote it, until what it writes last was read."""
 
